@@ -1,4 +1,4 @@
-"""Write every violation of torch's pipelining in the given results as a plain program, and print the table of
+"""Write every violation of torch's pipelining in the given results as a plain program, and their lengths into
 docs/programs.md.
 
     pipeconform run --impl torch --profile smoke --out smoke
@@ -17,6 +17,8 @@ from pipeconform.export.plain.script import plain_program
 from pipeconform.export.question import Question
 from pipeconform.report.result import read_result
 
+PAGE = Path(__file__).with_name("programs.md")
+BEGIN, END = "<!-- lengths -->", "<!-- end of lengths -->"
 SETTINGS = {"default": {}, "validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}
 
 
@@ -47,30 +49,41 @@ def text_of(one):
     return plain_program(question, found=one.words)
 
 
+def table(lengths, of_profiles):
+    """Rows for each profile, for all, and for each requirement; the last column has every length."""
+    yield "| | programs | median | nine tenths | longest | lines of each |\n|---|---|---|---|---|---|"
+    whole = [n for rows in of_profiles.values() for n in rows]
+    for name, rows in [*of_profiles.items(), ("together", whole), *sorted(lengths.items())]:
+        rows = sorted(rows)
+        each = ", ".join(f"{n} ({k})" if k > 1 else f"{n}" for n, k in sorted(Counter(rows).items()))
+        shown = each if name in lengths else ""
+        yield f"| {name} | {len(rows)} | {median(rows):.0f} | {rows[int(0.9 * len(rows))]} | {rows[-1]} | {shown} |"
+
+
 def main(out, *folders):
-    lengths, whole, refused = defaultdict(list), [], Counter()
+    lengths, of_profiles, refused = defaultdict(list), defaultdict(list), Counter()
     for folder in folders:
-        Path(out, Path(folder).name).mkdir(parents=True, exist_ok=True)
+        profile = read_result(Path(folder, "result.json")).run.profile
+        Path(out, profile).mkdir(parents=True, exist_ok=True)
         for one in stored(folder):
             try:
                 text = text_of(one)
             except NotPlainError as reason:
                 refused[str(reason)] += 1
                 continue
-            Path(out, Path(folder).name, f"{one.name.replace(':', '-')}.py").write_text(text)
-            whole.append((folder, len(text.splitlines())))
+            Path(out, profile, f"{one.name.replace(':', '-')}.py").write_text(text)
+            of_profiles[profile].append(len(text.splitlines()))
             lengths[one.requirement].append(len(text.splitlines()))
-    print("| | programs | median | nine tenths | longest |\n|---|---|---|---|---|")
-    for name, rows in [
-        *((Path(folder).name, [n for where, n in whole if where == folder]) for folder in folders),
-        ("together", [n for _, n in whole]),
-        *sorted(lengths.items()),
-    ]:
-        rows.sort()
-        print(f"| {name} | {len(rows)} | {median(rows):.0f} | {rows[int(0.9 * len(rows))]} | {rows[-1]} |")
-    print(f"\n{len(whole)} of {len(whole) + sum(refused.values())} violations; the others:\n")
-    for reason, number in refused.most_common():
-        print(f"- {number}: {reason}")
+    number = sum(map(len, lengths.values()))
+    told = [
+        *table(lengths, of_profiles),
+        "",
+        f"{number} of {number + sum(refused.values())} violations; the others:",
+        "",
+        *(f"- {number}: {reason}" for reason, number in refused.most_common()),
+    ]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text("\n".join([f"{before}{BEGIN}", "", *told, "", f"{END}{rest.partition(END)[2]}"]))
 
 
 if __name__ == "__main__":

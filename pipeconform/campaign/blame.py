@@ -7,7 +7,7 @@ import re
 from pipeconform.ranks.frames import chain_lines
 from pipeconform.ranks.verdict import Raised
 
-__all__ = ["blamed"]
+__all__ = ["blamed", "is_no_answer"]
 
 _REFERENCE = "pipeconform.reference_impl."
 """The reference's adapters, right or wrong, are the engine as well."""
@@ -37,6 +37,8 @@ _MISTAKES = frozenset(
     }
 )
 """Errors that Python itself raises. Others may come from an engine's C++ code, which leaves no frame."""
+_NO_ANSWERS = frozenset({"IndentationError", "NameError", "SyntaxError", "UnboundLocalError", *_IMPORTS})
+"""Errors that are wrong whatever the user did."""
 
 
 def blamed(raised: Raised, *, adapter: str) -> str:
@@ -63,3 +65,9 @@ def blamed(raised: Raised, *, adapter: str) -> str:
             f"adapter's file, line {last.line}"
         )
     return ""
+
+
+def is_no_answer(raised: Raised) -> bool:
+    """Whether an exception cannot be the answer to what is wrong on purpose in a case."""
+    root = raised.causes[-1] if raised.causes else raised
+    return root.type in _NO_ANSWERS or bool(_NO_DEVICE.search(root.message))

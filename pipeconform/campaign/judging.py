@@ -9,7 +9,7 @@ import msgspec
 
 from pipeconform.adapter import Feature, laid_out
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.campaign.blame import blamed
+from pipeconform.campaign.blame import blamed, is_no_answer
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
 from pipeconform.case.draw.traits import traits
@@ -23,11 +23,13 @@ from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.refusals import Refusal, texts_of
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
-from pipeconform.ranks.verdict import Raised, Returned, Stuck
+from pipeconform.observe.observation import Failed
+from pipeconform.ranks.verdict import Cause, Raised, Returned, Stuck
 from pipeconform.spec import Requirement
 
 __all__ = ["judge", "num_repetitions"]
 
+_NOT_WORKING = "the adapter, or what it needs, does not work (rank {rank}): {reason}"
 _CONTRACT = f"{ContractError.__module__}.{ContractError.__qualname__}"
 
 
@@ -53,9 +55,11 @@ def judge(
     gauge = gauge or Gauge()
     aftermath = JUDGEMENTS[requirement.id].aftermath
     if aftermath is not None:
+        _require_engine_beside_mistakes(execution, executor)
         return tuple(aftermath(_aftermath(execution, executor, gauge)))
     of_refusal = JUDGEMENTS[requirement.id].refused
     if of_refusal is not None:
+        _require_engine_beside_mistakes(execution, executor)
         return tuple(of_refusal(_refusal(execution, executor, gauge)))
     ended = execution.outcome()
     if ended is not None:
@@ -136,10 +140,37 @@ def _require_engine(execution: Execution, executor: Executor) -> None:
     """
     rank = execution.verdicts.first_failure
     verdict = None if rank is None else execution.verdicts[rank]
-    if isinstance(verdict, Raised):
-        where = module_of(executor.implementation.rpartition(":")[0])
-        if reason := blamed(verdict, adapter=where):
-            raise ContractError(f"the adapter, or what it needs, does not work (rank {rank}): {reason}")
+    if isinstance(verdict, Raised) and (reason := _blamed(verdict, executor)):
+        raise ContractError(_NOT_WORKING.format(rank=rank, reason=reason))
+
+
+def _require_engine_beside_mistakes(execution: Execution, executor: Executor) -> None:
+    """Refuse to judge what the adapter or this machine caused in a case in which something is wrong on purpose.
+
+    What an adapter raises there may be its answer, unless it raises without the mistake, too.
+
+    Raises:
+        ContractError: a rank raised such an exception.
+    """
+    ended = {rank: one for rank, one in enumerate(execution.verdicts) if isinstance(one, Raised)}
+    for rank, one in (ended | {rank: _as_raised(one) for rank, one in execution.failed.items()}).items():
+        if not (reason := _blamed(one, executor)):
+            continue
+        if is_no_answer(one):
+            raise ContractError(_NOT_WORKING.format(rank=rank, reason=reason))
+        right = execution.case.without_mistakes
+        if right != execution.case:
+            _require_engine(executor.repeat(right), executor)
+        return
+
+
+def _as_raised(failed: Failed) -> Raised:
+    causes = tuple(Cause(*one) for one in failed.causes)
+    return Raised(type=failed.type, message=failed.message, causes=causes, frames=failed.frames)
+
+
+def _blamed(raised: Raised, executor: Executor) -> str:
+    return blamed(raised, adapter=module_of(executor.implementation.rpartition(":")[0]))
 
 
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:

@@ -19,7 +19,7 @@ from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.observe.observation import Answered
 from pipeconform.schedule import Action, Kind, Table, lower
 
-__all__ = ["TOLD", "DoneTooEarlyError", "drive", "order"]
+__all__ = ["CALLS", "DUE", "TOLD", "DoneTooEarlyError", "drive", "order"]
 
 Placed = Sequence[int]
 """The pipeline rank of each stage."""
@@ -39,7 +39,7 @@ TOLD = {
     "send_early": "the sending of its output before the forward",
     "finish_early": "the end of the step before the backward",
 }
-_DUE: dict[str, tuple[Kind, bool]] = {
+DUE: dict[str, tuple[Kind, bool]] = {
     "weight_first": (Kind.I, True),
     "weight_twice": (Kind.W, False),
     "weight_unknown": (Kind.I, True),
@@ -55,7 +55,7 @@ _DUE: dict[str, tuple[Kind, bool]] = {
 }
 """The action of its stage and microbatch around which a mistake is made, and whether before it; a forward that
 comes too early is made before everything else, when no input can be there yet."""
-_CALLS: dict[str, Kind] = {
+CALLS: dict[str, Kind] = {
     "backward_first": Kind.B,
     "forward_twice": Kind.F,
     "backward_twice": Kind.B,
@@ -66,6 +66,7 @@ _CALLS: dict[str, Kind] = {
     "backward_early": Kind.B,
     "send_early": Kind.SEND_F,
 }
+"""What is called by mistake, where it is not a weight part or the end of the step."""
 _ENDS = "finish_early"
 
 
@@ -147,7 +148,7 @@ def _was_done(answer: Answered, hand: ByHand, part: Action) -> bool:
         early
         and answer.error is None
         and (part.stage, part.microbatch) == (answer.stage, answer.microbatch)
-        and part.kind is _CALLS[hand.mistake]
+        and part.kind is CALLS[hand.mistake]
     )
 
 
@@ -194,7 +195,7 @@ def _mistake(
         elif hand.mistake == _ENDS:
             stages[hand.stage].finish()
         else:
-            _call(stages[hand.stage], Action(hand.stage, _CALLS[hand.mistake], k))
+            _call(stages[hand.stage], Action(hand.stage, CALLS[hand.mistake], k))
     except Exception as found:  # any exception is an answer
         error = _text(found)
     yield Answered(stage=hand.stage, microbatch=k, call=TOLD[hand.mistake], error=error)
@@ -205,7 +206,7 @@ def _is_due(hand: ByHand, action: Action | None, *, before: bool) -> bool:
         return hand.mistake == "forward_early"
     if (action.stage, action.microbatch) != (hand.stage, hand.microbatch):
         return False
-    return _DUE.get(hand.mistake) == (action.kind, before)
+    return DUE.get(hand.mistake) == (action.kind, before)
 
 
 def _text(error: BaseException) -> str:

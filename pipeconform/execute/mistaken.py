@@ -100,12 +100,15 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
     if not recovers:
         return observation
     if dist.is_initialized():
-        failed = observation.failed
-        said = WAITS_FOR_OTHERS if failed is None else f"raised {failed.type}, {WAITS_FOR_OTHERS}"
-        with our_own(), examiner.waiting_for_others(said):
+        with our_own(), examiner.waiting_for_others(_waits(observation.failed)):
             dist.barrier()  # in the world's own group
     again = execute(case.without_mistakes)
     return structs.replace(again, failed=observation.failed, lasting=observation.lasting)
+
+
+def _waits(failed: Failed | None) -> str:
+    """What a rank does that waits for the others, and whether it has raised."""
+    return WAITS_FOR_OTHERS if failed is None else f"raised {failed.type}, {WAITS_FOR_OTHERS}"
 
 
 def resumed(
@@ -116,17 +119,18 @@ def resumed(
     description: Description,
     recorder: ForwardRecorder,
     *,
-    failed: bool,
+    failed: Failed | None,
 ) -> StepShown:
     """Run the mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
 
-    Only if every rank of the pipeline `failed` in it; otherwise `shown` is returned. A hang in the second run
-    says so in what its ranks are doing.
+    Only if every rank of the pipeline failed in it, as `failed` says of this one; otherwise `shown` is returned. A hang
+    in the second run says so in what its ranks are doing.
 
     Raises:
         Exception: whatever the implementation raises now.
     """
-    if not _on_every_rank(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
+    mine = failed is not None or plan.ranks.pipeline_rank is None
+    if not _on_every_rank(mine, device=plan.ranks.device, words=_waits(failed)):
         return shown
     with (
         examiner.telling(lambda: RESUMED),
@@ -140,13 +144,13 @@ def resumed(
         )
 
 
-def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
+def _on_every_rank(mine: bool, *, device: torch.device, words: str) -> bool:
     """Whether something is true on every rank, when all of them have come here."""
     if not dist.is_initialized():
         return mine
     votes = torch.tensor(int(mine), device=device)
     try:
-        with our_own(), examiner.waiting_for_others(WAITS_FOR_OTHERS):
+        with our_own(), examiner.waiting_for_others(words):
             dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
     except RuntimeError:
         return False  # a rank has died

@@ -250,7 +250,7 @@ def _run(
             reduced = None if reductions is None else reductions.take()
             steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
         if "resumption" in job.observe:  # another rank may have failed
-            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=False)
+            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=None)
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -272,7 +272,9 @@ def _run(
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))
         failed = mistaken.failed_by(error, step=len(steps) - 1)
         if "resumption" in job.observe:
-            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=True)
+            steps[-1] = mistaken.resumed(
+                steps[-1], case, plan, pipeline, description, recorder, failed=failed
+            )
         return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
         if lived_on is None:  # otherwise it was closed already, twice

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from pipeconform.errors import UsageError
-from pipeconform.export.bundle import absolute
 
 __all__ = ["AdapterText", "adapter_text"]
 
@@ -36,53 +35,40 @@ def adapter_text(where: str) -> AdapterText | None:
     """
     if where.endswith(".py"):
         path = Path(where)
-        return _parts(path.read_text("utf-8"), name="adapter", folder=path.parent)
-    if where.split(".", maxsplit=1)[0] != "pipeconform":
+        return _parts(path.read_text("utf-8"), package="", siblings=_siblings(path))
+    if where.partition(".")[0] != "pipeconform":
         return None
     spec = importlib.util.find_spec(where)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise UsageError(f"{where} has no Python source that could be exported")
-    return _parts(Path(spec.origin).read_text("utf-8"), name=where, folder=None)
+    return _parts(Path(spec.origin).read_text("utf-8"), package=spec.parent or "", siblings={})
 
 
-def _parts(text: str, *, name: str, folder: Path | None) -> AdapterText:
+def _parts(text: str, *, package: str, siblings: dict[str, Path]) -> AdapterText:
     tree, lines = ast.parse(text), text.splitlines()
-    docstring, future = ast.get_docstring(tree) or "", []
+    docstring, future = ast.get_docstring(tree) or "", ""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level and folder is None:
-            row = node.lineno - 1
-            lines[row] = re.sub(r"from\s+[.][.\w]*", f"from {absolute(node, name)}", lines[row], count=1)
-    taken: set[int] = set()
+        if isinstance(node, ast.ImportFrom) and node.level and package:
+            row, name = node.lineno - 1, "." * node.level + (node.module or "")
+            absolute = importlib.util.resolve_name(name, package)
+            lines[row] = re.sub(r"from\s+[.][.\w]*", f"from {absolute}", lines[row], count=1)
     for number, node in enumerate(tree.body):
-        rows = range(node.lineno - 1, node.end_lineno or node.lineno)
+        rows = slice(node.lineno - 1, node.end_lineno)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            future.append("\n".join(lines[row] for row in rows) + "\n")
-            taken.update(rows)
-        elif number == 0 and docstring:
-            taken.update(rows)
-    rest = "\n".join(line for row, line in enumerate(lines) if row not in taken)
-    return AdapterText(
-        docstring=docstring,
-        future="".join(future),
-        source=rest.strip("\n") + "\n",
-        siblings={} if folder is None else dict(_siblings(text, folder, set())),
-    )
+            future += "\n".join(lines[rows]) + "\n"
+        elif number or not docstring:
+            continue
+        lines[rows] = [""] * len(lines[rows])
+    source = "\n".join(lines).strip("\n") + "\n"
+    return AdapterText(docstring=docstring, future=future, source=source, siblings=siblings)
 
 
-def _siblings(text: str, folder: Path, seen: set[str]) -> Iterator[tuple[str, Path]]:
-    """The modules and packages in a file's folder that it imports, directly or indirectly."""
-    for node in ast.walk(ast.parse(text)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        for first in {one.split(".", maxsplit=1)[0] for one in names} - seen:
-            seen.add(first)
-            module, package = folder / f"{first}.py", folder / first
-            found = [module] if module.is_file() else []
-            if (package / "__init__.py").is_file():
-                found = sorted(package.rglob("*.py"))
-            for path in found:
-                yield path.relative_to(folder).as_posix(), path
-                yield from _siblings(path.read_text("utf-8"), folder, seen)
+def _siblings(path: Path) -> dict[str, Path]:
+    """The modules in a file's folder that it imports, directly or indirectly; packages are taken whole."""
+    folder, finder = path.parent, ModuleFinder([str(path.parent)])
+    finder.run_script(str(path))
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())
+    found = {Path(file) for file in files if file} - {path}
+    packages = {one.parent for one in found if one.name == "__init__.py" and one.parents[1] == folder}
+    found.update(file for package in packages for file in package.rglob("*.py"))
+    return {one.relative_to(folder).as_posix(): one for one in sorted(found)}

@@ -16,6 +16,8 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
+from pipeconform.case.misplans import Misplan
+from pipeconform.case.mistakes import Mistake
 from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.execute.implementation import resolve
 from pipeconform.ranks.frames import Frame
@@ -83,6 +85,36 @@ def test_a_mistake_of_the_adapter_or_the_machine_is_no_violation(pools, name, ex
     with pytest.raises(ContractError, match=expected) as error:
         judged(pools, name, "TRN-1")
     assert error.value.exit_code == 3
+
+
+WRONG_BATCH = structs.replace(
+    CASE,
+    program=(Train(batch_size=2, num_microbatches=2, mistake=Mistake(where="batch", how="scarce")),),
+)
+MISPLANNED = structs.replace(
+    CASE, world=World(size=2, pipeline_ranks=(0, 1), misplan=Misplan(how="microbatches", rank=1, number=3))
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "case", "expected"),
+    [
+        ("Undefined", "ERR-7", WRONG_BATCH, "NameError: name 'bach' is not defined"),
+        ("Misspells", "ERR-10", WRONG_BATCH, r"has no attribute 'stges'\n(.*\n)*.*fix build\(\)"),
+        ("Imports", "ERR-11", WRONG_BATCH, "No module named 'not_there_at_all'"),
+        ("NoDevice", "ERR-9", MISPLANNED, "no such device or backend"),
+        ("Misspells", "ERR-9", MISPLANNED, "has no attribute 'stges'"),
+    ],
+)
+def test_it_is_none_in_chapter_err_either(pools, name, row, case, expected):
+    with pytest.raises(ContractError, match=expected):
+        judged(pools, name, row, case=case)
+
+
+def test_what_an_adapter_raises_only_where_something_is_wrong_is_its_answer(pools):
+    (outcome,) = judged(pools, "LooksUpSizes", "ERR-7", case=WRONG_BATCH)
+
+    assert outcome.finding.kind == "batch: raised KeyError"
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.programs.running import Place
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.export.question import Question
-from pipeconform.export.script import program_of
 from pipeconform.ranks.pools import Pools
 from tests.warm_servers import WarmServers
-
-PATIENCE = 600.0  # seconds; a rank on a busy machine needs long to import torch
-ABSENT = ("pipeconform", "hypothesis", "click", "rich", "jinja2", "cloudpickle", "pytest")
-"""What a reader of a program need not have."""
 
 Shown = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -34,10 +28,7 @@ def pools(warm_servers: WarmServers) -> Iterator[Pools]:
 @pytest.fixture
 def shown(tmp_path: Path) -> Shown:
     """Write a question as a program, run it where neither this package nor Hypothesis can be imported, and see."""
-    absent = tmp_path / "absent"
-    absent.mkdir()
-    for name in ABSENT:
-        (absent / f"{name}.py").write_text(f"raise ImportError('{name} is not there')\n")
+    place = Place(tmp_path)
 
     def run(
         question: Question | None = None,
@@ -46,21 +37,8 @@ def shown(tmp_path: Path) -> Shown:
         arguments: tuple[str, ...] = (),
         change: Callable[[str], str] = str,
     ) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "shown.py"
         if question is not None:
-            program = program_of(
-                question, implementation=implementation, found="found\nmore", archive="shown.zip"
-            )
-            script.write_text(change(program.text))
-            script.with_suffix(".zip").write_bytes(program.archive)
-        return subprocess.run(
-            [sys.executable, str(script), *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env={**os.environ, "PYTHONPATH": str(absent)},
-            cwd=tmp_path,
-        )
+            place.write(question, implementation=implementation, change=change)
+        return place.run(*arguments)
 
     return run

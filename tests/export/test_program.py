@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-
 import pytest
 from msgspec import structs
 from pipeconform.reference_impl.faults import FAULTS, Fault
 
+from benchmarks.programs.asked import honest, of_fault, question, runner
 from pipeconform.campaign.again import Sought, judge_again
-from pipeconform.campaign.describing import describe, runner_of
-from pipeconform.campaign.runner import Runner
-from pipeconform.campaign.trial import cases_of, wrapper_faults
+from pipeconform.campaign.trial import wrapper_faults
 from pipeconform.case import blocks
-from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.wrapper_case import Step, WrapperCase
-from pipeconform.execute.implementation import resolve
 from pipeconform.export.program import answered
 from pipeconform.export.question import Question
 from pipeconform.ranks.pools import Pools
@@ -36,48 +30,15 @@ CASE = Case(
 OF_TORCH = structs.replace(
     CASE, schedule="GPipe", model=structs.replace(CASE.model, input_requires_grad=True)
 )
-MORE_EXECUTIONS = 2
 DIVIDED_WRONGLY = Sought(requirement="TRN-1", status="failed", signature="gradient value")
 
 
-def question(case: AnyCase, sought: Sought) -> Question:
-    return Question(engine="engine 1.0", case=case, requirements=(sought.requirement,), sought=sought)
-
-
-def runner(pools: Pools, reference: str) -> Runner:
-    full = resolve(reference)
-    return runner_of(describe(pools, full), implementation=full, pools=pools)
-
-
 def shown_by(fault: Fault, pools: Pools) -> Question:
-    """The first of the suite's cases on which a fault is always caught, and what `replay` says of it.
-
-    A fault that answers to a delay may be caught by chance on a case whose delay is too short for it.
-    """
-    one = runner(pools, fault.reference)
-    for case in cases_of(fault, describe(pools, fault.reference)):
-        first = seen_in(case, fault, one)
-        if first is not None and all(seen_in(case, fault, one) == first for _ in range(MORE_EXECUTIONS)):
-            return question(case, first)
-    pytest.fail(f"{fault.name} was not caught")
-
-
-def seen_in(case: AnyCase, fault: Fault, one: Runner) -> Sought | None:
-    """What one execution of a case shows of a fault."""
-    row, hung = any_requirement(fault.requirement), fault.expected_status == "hung"
-    for outcome in judge_again(case, (row,), one, hung=hung)[row.id]:
-        if outcome.status == fault.expected_status and re.search(fault.tells, outcome.finding.message):
-            return Sought(requirement=row.id, status=outcome.status, signature=outcome.finding.kind)
-    return None
-
-
-def honest(fault: Fault) -> str:
-    """The reference that a fault is a change of."""
-    module, _, name = fault.reference.partition(":")
-    found = getattr(importlib.import_module(module), name)
-    kinds = (found if isinstance(found, type) else type(found)).__mro__
-    base = next(kind for kind in kinds if ".faults" not in kind.__module__)
-    return f"{base.__module__}:{base.__qualname__}"
+    """What `replay` is asked about a fault."""
+    asked = of_fault(fault, pools)
+    if asked is None:
+        pytest.fail(f"{fault.name} was not caught")
+    return asked.question
 
 
 # What is said, with warm ranks.

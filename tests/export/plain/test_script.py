@@ -1,12 +1,17 @@
 """The text of a plain program, and what cannot be written as one."""
 
+import ast
+import io
 import shutil
 import subprocess
 import sys
+import tokenize
+from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from pipeconform import export
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Kwarg, Model, Stage, Train, World
 from pipeconform.case.wrapper_case import WrapperCase
@@ -14,6 +19,9 @@ from pipeconform.export.plain.refusal import NotPlainError
 from tests.export.plain.conftest import question_of, written
 from tests.export.plain.test_verdicts import SHOWN, TWICE
 
+ROOM = Path(export.__file__).parent
+CARRIED = ("program.py", "question.py")
+MOST_LINES = 700
 RUFF = shutil.which("ruff", path=str(sys.prefix) + "/bin") or shutil.which("ruff")
 
 
@@ -70,7 +78,11 @@ def _case(**fields):
             "the case is of a wrapper, not of a pipeline",
         ),
         (question_of(_case(kwargs=(Kwarg(stage=0),)), "TRN-1", "gradient value"), "keyword arguments"),
-        (question_of(_case(output="dict"), "TRN-1", "gradient value"), "an output in a dict"),
+        (question_of(_case(output="dict"), "TRN-1", "gradient value"), "several tensors come in or out"),
+        (
+            question_of(_case(stages=(Stage(blocks=(blocks.Compiled(),)),)), "TRN-1", "gradient value"),
+            "a stage has the block Compiled",
+        ),
         (
             question_of(
                 _case(stages=(Stage(blocks=(blocks.Linear(), blocks.InputHooked())),)),
@@ -85,3 +97,32 @@ def _case(**fields):
 def test_what_cannot_be_written_plainly_is_told(question, why):
     with pytest.raises(NotPlainError, match=why):
         written(question)
+
+
+def _lines_of_code(path):
+    """Lines without blank ones, comments and docstrings."""
+    text = path.read_text("utf-8")
+    quiet = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {row for one in tokens if one.type not in quiet for row in range(one.start[0], one.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
+
+
+def test_what_writes_programs_is_small():
+    """What programs carry does not count: two modules, and templates but for Jinja's statements."""
+    modules = [one for one in ROOM.rglob("*.py") if one.name not in CARRIED]
+    statements = [
+        line for one in ROOM.rglob("*.jinja") for line in one.read_text("utf-8").splitlines() if "{%" in line
+    ]
+
+    assert sum(map(_lines_of_code, modules)) + len(statements) <= MOST_LINES

@@ -1,7 +1,5 @@
 """A program has the parameters, the inputs and the results of its case, bit for bit."""
 
-import sys
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from pipeconform.case.build.data import make_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, LossSpec, Model, Passage, Stage, Train, World
 from pipeconform.case.world import World as Processes
-from pipeconform.export.plain.pieces import blocks as pieces
 from pipeconform.oracle.full_model import reference
 from tests.export.plain.conftest import question_of, written
 
@@ -46,7 +43,6 @@ ALL = (
     blocks.Auxiliary(),
     blocks.Checkpointed(),
     blocks.Checkpointed(reentrant=True),
-    blocks.Compiled(),
     blocks.Stateful(),
     blocks.Tied(),
     blocks.Tied(what="bias"),
@@ -87,27 +83,13 @@ CASES = {
             width=3, stages=(Stage(blocks=(blocks.Linear(),), frozen=True), Stage(blocks=(blocks.Linear(),)))
         )
     ),
-    "tokens and classes": case_of(
-        Model(
-            width=3,
-            sequence=2,
-            tokens=True,
-            classes=4,
-            stages=(Stage(blocks=(blocks.Embedding(),)), Stage(blocks=(blocks.Linear(), blocks.Head()))),
-        ),
-        loss=LossSpec(kind="cross_entropy", ignore=True),
-    ),
-    "carried": case_of(
-        model_of((), (), (), container="tuple", carried=("positions", "mask", "scale", "stream"))
-    ),
-    "outputs": case_of(model_of((), (), output="tuple")),
     **{
         f"passes {kind}": case_of(
             model_of(
                 (), (), (), container="list", passages=(Passage(kind=kind, source=0, last=2, users=(1, 2)),)
             )
         )
-        for kind in ("stream", "scalar", "flat", "single", "deep", "empty", "summed", "turned", "learned")
+        for kind in ("summed", "turned")
     },
 }
 
@@ -135,8 +117,7 @@ def test_parameters_inputs_and_gradients_are_those_of_the_case(case):
     assert all(torch.equal(a, b) for a, b in zip((*batch.args, batch.target), (*args, target), strict=True))
 
     expected = reference(case, scale=GradientScale(at="loss")).steps[0].gradients
-    with torch.compiler.set_stance("force_eager"):  # to compile in this process gives warnings
-        (found,) = program["on_full_model"]()
+    (found,) = program["on_full_model"]()
     values = [value for s in range(case.num_stages) for value in expected[s].values()]
     for right, mine in zip(values, found.values(), strict=True):
         if right is None:
@@ -158,8 +139,5 @@ def test_every_replica_has_its_own_data():
         assert torch.equal(target, right.target)
 
 
-def test_the_pieces_are_never_needed_where_they_are_not_used():
-    text = written(question_of(CASES["no sequence"], "TRN-1", "gradient value"))
-
-    assert "class " not in text
-    assert pieces.__name__ in sys.modules
+def test_classes_are_copied_only_where_they_are_used():
+    assert "class " not in written(question_of(CASES["no sequence"], "TRN-1", "gradient value"))

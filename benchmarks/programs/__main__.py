@@ -1,0 +1,90 @@
+"""Exported programs and replay say the same: ``python -m benchmarks.programs [RESULT…]``.
+
+Writes docs/program-verdicts.md. For every requirement, a fault of the reference is exported and executed; for each
+result that is named, the first violation of every requirement. Outcomes are kept in docs/program-verdicts.json and not
+made again, so a stopped run can go on; ``--again`` forgets those that are not as they should be, ``--fresh`` all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.programs.asked import Asked, of_fault, of_result
+from benchmarks.programs.outcomes import keep, kept
+from benchmarks.programs.page import page
+from benchmarks.programs.running import Place, Shared, tried
+from pipeconform.campaign.preload import PRELOAD
+from pipeconform.campaign.trial import Fault, faults, wrapper_faults
+from pipeconform.ranks.pools import Pools
+
+PAGE = Path("docs/program-verdicts.md")
+KEPT = Path("docs/program-verdicts.json")
+
+
+def chosen() -> dict[str, Fault]:
+    """A fault for each requirement, by the requirement: the first by name."""
+    several = (*faults().values(), *wrapper_faults().values())
+    return {fault.requirement: fault for fault in reversed(several)}
+
+
+def asked_of(results: list[Path], pools: Pools) -> Iterator[tuple[str, Callable[[], Asked | None]]]:
+    """Every violation by name, to be looked for only if it is not known yet."""
+    for file in results:
+        for name, asked in of_result(file):
+            yield f"{file.parent.name} {name}", lambda asked=asked: asked
+    for fault in chosen().values():
+        yield fault.name, lambda fault=fault: of_fault(fault, pools)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "results", nargs="*", type=Path, metavar="RESULT", help="result files of other engines"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where outcomes are kept")
+    parser.add_argument("--again", action="store_true", help="try again what was not as it should be")
+    parser.add_argument("--fresh", action="store_true", help="forget all outcomes")
+    parser.add_argument(
+        "--shared", action="store_true", help="one process for all programs, which is much faster"
+    )
+    parser.add_argument("--only", default="", metavar="ID", help="of faults, that of one requirement")
+    given = parser.parse_args()
+    known = {} if given.fresh else kept(given.kept)
+    if given.again:
+        known = {name: one for name, one in known.items() if one.as_it_should}
+    with Pools(preload=PRELOAD) as pools, tempfile.TemporaryDirectory(prefix="programs-") as folder:
+        place = Place(Path(folder))
+        shared = Shared(place) if given.shared else None
+        for name, look in asked_of(given.results, pools):
+            if name in known or (given.only and name != chosen()[given.only].name):
+                continue
+            begun = time.monotonic()
+            asked = look()
+            if asked is None:
+                print(f"{name}: never seen", file=sys.stderr)
+                continue
+            try:
+                one = tried(asked, pools, place, shared=shared)
+            except subprocess.TimeoutExpired as error:
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
+                continue
+            took = f"{time.monotonic() - begun:.0f} s"
+            print(f"{one.requirement} {name}, {took}: {', '.join(one.verdicts)}", file=sys.stderr)
+            print(one.said, file=sys.stderr, end="\n" if one.said else "", flush=True)
+            if "inconclusive" not in one.verdicts:  # a machine that was too busy says nothing
+                known[name] = one
+                keep(known, given.kept)
+        if shared is not None:
+            shared.close()
+    given.page.write_text(page(known, sorted(chosen())))
+
+
+if __name__ == "__main__":
+    main()

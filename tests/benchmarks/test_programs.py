@@ -1,0 +1,47 @@
+"""What programs and replay said, as it is kept and shown."""
+
+from benchmarks.programs.outcomes import Outcome, keep, kept
+from benchmarks.programs.page import page
+
+
+def outcome(requirement, *verdicts, implementation="pipeconform.reference_impl.faults.scale:NotDivided"):
+    replay, program, mended = verdicts or ("reproduced", "reproduced", "met")
+    return Outcome(
+        implementation=implementation,
+        requirement=requirement,
+        status="failed",
+        signature="gradient value",
+        replay=replay,
+        program=program,
+        mended=mended,
+    )
+
+
+def test_only_three_right_verdicts_are_as_they_should_be():
+    assert outcome("TRN-1").as_it_should
+    for verdicts in (
+        ("met", "met", "met"),
+        ("reproduced", "another", "met"),
+        ("reproduced", "reproduced", "reproduced"),
+    ):
+        assert not outcome("TRN-1", *verdicts).as_it_should
+
+
+def test_what_is_kept_is_read_again_and_shown_with_what_differs_first(tmp_path):
+    outcomes = {
+        "not-divided": outcome("TRN-1"),
+        "raises": outcome("FWD-2", "reproduced", "another", "met"),
+        "smoke TRN-4:GPipe:default:5872": outcome("TRN-4", implementation="torch"),
+    }
+    keep(outcomes, tmp_path / "kept.json")
+    text = page(kept(tmp_path / "kept.json"), ["FWD-1", "FWD-2", "TRN-1"])
+
+    assert kept(tmp_path / "kept.json") == outcomes
+    assert kept(tmp_path / "none.json") == {}
+    assert "| requirements with a program | 2 of 3 |" in text
+    assert "| without | FWD-1 |" in text
+    assert "| adapters of other engines | `torch` |" in text
+    assert "| the program's verdict is that of `replay` | 2 of 3 |" in text
+    rows = [line for line in text.splitlines() if "gradient value" in line]
+    assert rows[0] == ("| FWD-2 | raises | failed: gradient value | **reproduced** | **another** | **met** |")
+    assert len(rows) == 3
