@@ -47,7 +47,7 @@ _COMMANDS = {
     "expect": "Maintain the file of expected failures.",
     "replay": "Execute a stored case again and judge it.",
     "list": "List requirements, levels, or what an implementation claims.",
-    "show": "Print one requirement, chapter, level, profile or feature in full.",
+    "show": "Print requirements, chapters, levels, profiles, features or findings in full.",
     "claims": "List what an adapter could claim next, with the line to write.",
     "schedule": "Verify, time and draw schedule tables.",
     "certify": "Certify an implementation for a level and write a package.",

@@ -68,6 +68,10 @@ class History:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
+    def changed(self, what: Literal["broken", "mended"]) -> tuple[str, ...]:
+        """The requirements that were broken, or mended, in the last result."""
+        return tuple(row.requirement for row in self.rows if (what, self.columns[-1].label) in row.changes)
+
 
 def history_of(results: Sequence[Result], *, by: Order) -> History:
     """Arrange results by the implementation's version (the older run first within one), or by the time of the run."""
@@ -75,9 +79,7 @@ def history_of(results: Sequence[Result], *, by: Order) -> History:
     versions = [one.implementation.version for one in ordered]
     columns = tuple(
         Column(
-            label=version
-            if versions.count(version) == 1
-            else f"{version} ({result.created[:16].replace('T', ' ')})",
+            label=version if versions.count(version) == 1 else f"{version} ({_minute(result)})",
             result=result,
         )
         for version, result in zip(versions, ordered, strict=True)
