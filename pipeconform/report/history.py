@@ -21,7 +21,9 @@ class Column:
     """One result of the history."""
 
     label: str
-    """Its version, with the day of the run if another result has the same version."""
+    """Its version, with the time of the run if another result has the same version."""
+    dated: bool
+    """Whether the label has the time."""
     result: Result
 
 
@@ -79,7 +81,8 @@ def history_of(results: Sequence[Result], *, by: Order) -> History:
     versions = [one.implementation.version for one in ordered]
     columns = tuple(
         Column(
-            label=version if versions.count(version) == 1 else f"{version} ({_minute(result)})",
+            label=f"{version} ({_minute(result)})" if versions.count(version) > 1 else version,
+            dated=versions.count(version) > 1,
             result=result,
         )
         for version, result in zip(versions, ordered, strict=True)

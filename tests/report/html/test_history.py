@@ -55,6 +55,12 @@ def test_columns_are_releases_with_their_dates_and_rows_what_was_ever_wrong(thre
     assert "Met wherever judged, or not judged: FWD-1." in page.text
 
 
+def test_results_of_one_version_have_their_time_once(release):
+    heads, *_ = table(parse(render_history([release("1.0", "TRN-1"), release("1.0", day=2)], by="created")))
+
+    assert heads == ["Requirement", "1.0 (2026-01-01 03:04)", "1.0 (2026-01-02 03:04)", "History"]
+
+
 def test_it_begins_with_the_verdict_on_the_last_release_and_what_changed_since_the_one_before(three):
     verdict = parse(render_history(three, by="version")).one("p", cls="verdict")
 
