@@ -174,7 +174,8 @@ def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size
                     schedule,
                     id=f"{name}:{schedule}:default:{k}",
                     status=status,
-                    signature=f"{name} shown as {status}",
+                    signature=f"{name} {status}",
+                    message=f"here it {status}",
                 )
                 for k, status in enumerate(pair[::-1] if turned else pair)
             )
@@ -201,7 +202,7 @@ def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size
 
         assert word in shown, identifier
         if (name, schedule) in statuses:
-            assert f"{name} shown as {statuses[name, schedule]}" in card.evaluate("e => e.textContent")
+            assert f"here it {statuses[name, schedule]}" in card.evaluate("e => e.textContent")
         words.add(word)
 
     assert words == {"✗ FAIL", "∞ HUNG", "↯ CRASH", "! ERR", "~ FLAKY", "(✗) known"}
