@@ -5,12 +5,13 @@ Heavy imports are deferred, so that ``pipeconform --help`` answers at once.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -151,6 +152,11 @@ def _unusable_surroundings() -> str:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         return "standard output is closed; send it to a file, or to /dev/null"
+    if importlib.util.find_spec("pipeconform.suites") is None:  # ``python -m pipeconform`` in a clone
+        return (
+            f"Python takes pipeconform from {Path(__file__).parent}, where the standard is not: "
+            f"run 'pipeconform' instead of 'python -m pipeconform', or in another folder"
+        )
     try:
         os.getcwd()
     except OSError as error:

@@ -164,10 +164,16 @@ def test_a_failing_cell_leads_to_its_violation_opened(opened, result):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size):
     """Also a cell with several violations, or with expected or flaky ones: what it leads to shows its own status."""
-    pairs = [("failed", "hung"), ("hung", "crashed"), ("crashed", "error"), ("error", "failed")]
+    pairs = {
+        "GPipe": ("failed", "hung"),
+        "1F1B": ("hung", "crashed"),
+        "LoopedBFS": ("crashed", "error"),
+        "ZBVZeroBubble": ("error", "failed"),
+        "DualPipeV": ("error", "error"),
+    }
     cells = []
     for name, turned in (("TRN-1", False), ("FWD-1", True)):
-        for schedule, pair in zip(("GPipe", "1F1B", "LoopedBFS", "ZBVZeroBubble"), pairs, strict=True):
+        for schedule, pair in pairs.items():
             violations = tuple(
                 make.violation(
                     name,
