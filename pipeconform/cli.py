@@ -5,12 +5,13 @@ Heavy imports are deferred, so that ``pipeconform --help`` answers at once.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -47,7 +48,7 @@ _COMMANDS = {
     "expect": "Maintain the file of expected failures.",
     "replay": "Execute a stored case again and judge it.",
     "list": "List requirements, levels, or what an implementation claims.",
-    "show": "Print one requirement, chapter, level, profile or feature in full.",
+    "show": "Print requirements, chapters, levels, profiles, features or findings in full.",
     "claims": "List what an adapter could claim next, with the line to write.",
     "schedule": "Verify, time and draw schedule tables.",
     "certify": "Certify an implementation for a level and write a package.",
@@ -151,6 +152,11 @@ def _unusable_surroundings() -> str:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         return "standard output is closed; send it to a file, or to /dev/null"
+    if importlib.util.find_spec("pipeconform.suites") is None:  # ``python -m pipeconform`` in a clone
+        return (
+            f"Python takes pipeconform from {Path(__file__).parent}, where the standard is not: "
+            f"run 'pipeconform' instead of 'python -m pipeconform', or in another folder"
+        )
     try:
         os.getcwd()
     except OSError as error:

@@ -280,3 +280,19 @@ def test_show_says_what_the_control_of_a_requirement_is(requirement, control):
 
     assert done.exit_code == 0
     assert control in done.output.splitlines()
+
+
+def test_python_m_in_a_clone_that_is_not_installed_as_such_says_what_to_run(pytestconfig, tmp_path):
+    """The folder has the package, and not the standard, which lies beside it."""
+    (tmp_path / "pipeconform").symlink_to(pytestconfig.rootpath / "pipeconform")
+    without_editable = (
+        "import sys; sys.meta_path[:] = [one for one in sys.meta_path if 'editable' not in str(one).casefold()]; "
+        "sys.path.insert(0, ''); from pipeconform.cli import main; main(['list'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without_editable], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("pipeconform: Python takes pipeconform from ")
+    assert "run 'pipeconform' instead of 'python -m pipeconform'" in done.stderr

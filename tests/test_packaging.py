@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -85,6 +87,49 @@ def test_the_sdist_holds_what_the_wheel_is_built_from_and_no_stray_tests(built, 
 
     assert {"pipeconform", "suites", "reference_impl", "pyproject.toml", "README.md", "LICENSE"} <= top
     assert not top & {"tests", "benchmarks"}
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_other_pythons_install_it_and_do_what_needs_no_torch(wheel, built, pytestconfig, tmp_path, version):
+    """With torch, each takes gigabytes: docs/install.md says what has been tried."""
+    found = shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-V"], check=False, capture_output=True).returncode:
+        pytest.skip(f"there is no Python {version} on the path")  # pyenv has names for what is not chosen
+    environment = tmp_path / "environment"
+    subprocess.run([found, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+
+    def pip(*arguments):
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *arguments], check=True)
+
+    project = tomllib.loads((pytestconfig.rootpath / "pyproject.toml").read_text("utf-8"))["project"]
+    pip(*(one for one in project["dependencies"] if not one.startswith("torch")))
+    (sdist,) = built[0].glob("*.tar.gz")
+    for file in (sdist, wheel):
+        pip("--no-deps", "--force-reinstall", file)
+    code = next(environment.glob("lib/python*/site-packages")) / "pipeconform"
+    compiled = subprocess.run(
+        [python, "-W", "error", "-m", "compileall", "-q", "-f", code],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (compiled.returncode, compiled.stdout, compiled.stderr) == (0, "", "")
+    for arguments, code in {
+        ("list",): 0,
+        ("show", "TRN-4", "finding", "3"): 0,
+        ("schedule", "draw", "--name", "one_f_one_b", "-p", "2", "-m", "4"): 0,
+        ("run", "--impl", "torch"): 2,
+    }.items():
+        done = subprocess.run(
+            [python, "-W", "error", "-m", "pipeconform", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, done.stderr
+        refusal = "pipeconform: torch is not installed; pip install 'torch>=2.9,<2.16'\n"
+        assert done.stderr == (refusal if code else "")
 
 
 def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path) -> None:

@@ -62,10 +62,13 @@ class CanaryView:
             self._print(f"trying {plural(self._total, 'fault')}")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if kind is not None:
+            now = f", stopped in {self._now.partition(':')[0]}" if self._now else ""
+            self._print(f"{self._tried()}{now}")
 
     def begin(self, *, fault: str, requirement: str, summary: str) -> None:
         """Show the fault that is tried now."""
@@ -77,22 +80,24 @@ class CanaryView:
         if not line.detected:
             self._print(_missed(line))
         elif self._live is None and self._ends_tenth():
-            self._print(f"{len(self._done)} of {self._total} tried, {self._caught()} detected")
+            self._print(self._tried())
 
     def render(self) -> Text:
         """The lines that are redrawn."""
         done = len(self._done)
         elapsed = time.monotonic() - self._begun
         return Text.assemble(
-            f"\nfaults: {done} of {self._total} tried, {self._caught()} detected, {elapsed:.0f} s\n",
+            f"\nfaults: {self._tried()}, {elapsed:.0f} s\n",
             bar(done, self._total),
             f"\n{self._now}",
             no_wrap=True,
             overflow="ellipsis",
         )
 
-    def _caught(self) -> int:
-        return sum(line.detected for line in self._done)
+    def _tried(self) -> str:
+        """How many faults have been tried, and how many of them were detected."""
+        caught = sum(line.detected for line in self._done)
+        return f"{len(self._done)} of {self._total} tried, {caught} detected"
 
     def _ends_tenth(self) -> bool:
         """Whether another tenth of all has been tried."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import re
 import shutil
@@ -115,23 +116,25 @@ def certified(
         examples=num_draws(level, judged.claims),
         keep_cases=work / "kept",
     )
+    telling = functools.partial(_telling_if_interrupted, work, shard=shard or "", workers=workers, log=log)
     with ExitStack() as stack:
-        stack.enter_context(_telling_if_interrupted(work, shard=shard or "", workers=workers, log=log))
-        if attach is not None:
-            there = attached_devices(
-                options.device, backend=options.backend, ranks_per_device=options.ranks_per_device
-            )
-            # one connection for run and canaries: agents that were released do not return
-            stack.enter_context(kept_controller(attach, devices=there, largest=level.max_ranks, say=say))
-        result = _judge(listed, work=work, workers=workers, live=live)
+        with telling():
+            if attach is not None:
+                there = attached_devices(
+                    options.device, backend=options.backend, ranks_per_device=options.ranks_per_device
+                )
+                # one connection for run and canaries: agents that were released do not return
+                stack.enter_context(kept_controller(attach, devices=there, largest=level.max_ranks, say=say))
+            result = _judge(listed, work=work, workers=workers, live=live)
         log("running the canaries: implementations that are wrong on purpose")
-        canaries = watched_canaries(
-            faults_of(ids),
-            options=on_these,
-            console=SafeConsole(quiet=not live),
-            shard=shard or "",
-            run_id=result.run.ids[0],
-        )
+        with telling(all_judged=True):
+            canaries = watched_canaries(
+                faults_of(ids),
+                options=on_these,
+                console=SafeConsole(quiet=not live),
+                shard=shard or "",
+                run_id=result.run.ids[0],
+            )
     caught = sum(canary.detected for canary in canaries)
     log(f"{caught} of {len(canaries)} faults detected")
     contents = _contents(result, level, canaries, work=work, source=source, engine=engine, shard=shard or "")
@@ -140,19 +143,30 @@ def certified(
 
 @contextmanager
 def _telling_if_interrupted(
-    work: Path, *, shard: str, workers: str | None, log: Callable[[str], object]
+    work: Path,
+    *,
+    shard: str,
+    workers: str | None,
+    log: Callable[[str], object],
+    all_judged: bool = False,
 ) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
-        log(interruption(work, shard=shard, workers=workers))
+        log(interruption(work, shard=shard, workers=workers, all_judged=all_judged))
         raise
 
 
-def interruption(work: Path, *, shard: str = "", workers: str | None = None) -> str:
-    """What an interrupted certification leaves in its folder, and how to go on."""
+def interruption(work: Path, *, shard: str = "", workers: str | None = None, all_judged: bool = False) -> str:
+    """What an interrupted certification leaves in its folder, and how to go on.
+
+    `all_judged`: it was interrupted among the canaries, after the requirements.
+    """
     file = work / RESULT_NAME
-    kept = f"what was judged is kept in {file}" if file.exists() else "nothing was judged yet"
+    if all_judged:
+        kept = f"all requirements were judged, which is kept in {file}, but not all canaries were tried"
+    else:
+        kept = f"what was judged is kept in {file}" if file.exists() else "nothing was judged yet"
     lines = [f"no package: {kept}; certify starts over, and begins with the requirements"]
     ways = [
         *([] if workers not in (None, "0") else ["-n auto judges schedules in parallel"]),

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeconform.spec import CertificationLevel, core_requirements, mandatory
+from pipeconform.report.levels_text import shares
+from pipeconform.spec import CertificationLevel, core_requirements, mandatory, missing
+from pipeconform.spec.levels import including
 
 if TYPE_CHECKING:
     from pipeconform.campaign.target import Target
@@ -18,16 +20,29 @@ def refusal_text(
     level: CertificationLevel, target: Target, reasons: Sequence[str], *, implementation: str
 ) -> str:
     """Why a level is refused before anything is run, and what would do."""
-    from pipeconform.certificate.beforehand import num_to_claim, unclaimed  # noqa: PLC0415 - loads the standard
+    # loads the standard
+    from pipeconform.certificate.beforehand import num_to_claim, reasons_in_claims, unclaimed  # noqa: PLC0415
 
     more = num_to_claim(level, unclaimed(level, target))
     do = f"claim {more} more: " if more else ""
+    name = shlex.quote(implementation)
+    higher = (one for one in including(level) if not missing(one) and not reasons_in_claims(one, target))
+    above = next(higher, None)
+    instead = (
+        []
+        if above is None
+        else [
+            f"these claims allow a higher level, 'pipeconform certify --impl {name} --level {above.name}': "
+            f"{shares(level, above)}"
+        ]
+    )
     return "\n".join(
         [
             f"NOT GRANTED: {target.name} {target.version} cannot be certified for level {level.title} with these "
             f"claims, so nothing was run",
             *(f"  {reason}" for reason in reasons),
-            f"{do}'pipeconform claims {shlex.quote(implementation)} --level {level.name}' prints the lines to write",
+            *instead,
+            f"{do}'pipeconform claims {name} --level {level.name}' prints the lines to write",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""``pipeconform show FWD-1``: one requirement, level or profile in full."""
+"""``pipeconform show FWD-1``: requirements, levels, profiles, features or findings in full."""
 
 from __future__ import annotations
 
@@ -27,28 +27,45 @@ if TYPE_CHECKING:
 __all__ = ["describe_chapter", "describe_feature", "describe_requirement", "show"]
 
 _FEATURES: tuple[Claimable, ...] = (*Feature, *WrapperFeature)
+_FINDING = ("finding", "findings")
 
 
-@click.command(short_help="Print one requirement, chapter, level, profile or feature in full.")
-@click.argument("name", metavar="ID|CHAPTER|LEVEL|PROFILE|FEATURE")
-def show(name: str) -> None:
+@click.command(short_help="Print requirements, chapters, levels, profiles, features or findings in full.")
+@click.argument("names", metavar="ID|CHAPTER|LEVEL|PROFILE|FEATURE|finding N…", nargs=-1, required=True)
+def show(names: tuple[str, ...]) -> None:
     """Print a requirement: its normative text, its rationale, what it is judged on and how to claim that.
 
     Given a chapter, print its requirements; given the name of a certification level or of a profile, what that demands;
-    given a feature, what it means, how it is claimed, and which requirements need it.
+    given a feature, what it means, how it is claimed, and which requirements need it. "finding 3" is a finding that
+    causes are known as. Several names are printed one after the other.
     """
+    say("\n\n\n".join([_described(name) for name in _joined(names)]))  # nothing is printed if a name is wrong
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """The names in what was typed: ``finding`` and what follows it are one."""
+    rest = iter(words)
+    for word in rest:
+        following = next(rest, "") if word.casefold() in _FINDING else ""
+        yield f"{word} {following}".rstrip()
+
+
+def _described(name: str) -> str:
+    first, _, rest = name.partition(" ")
+    if first.casefold() in _FINDING:
+        from pipeconform.commands.findings import describe_finding, finding_named  # noqa: PLC0415 - reads all of them
+
+        return describe_finding(finding_named(rest))
     texts = list(_named_otherwise(name))
     if texts:
-        say("\n\n".join(texts))
-        return
+        return "\n\n".join(texts)
     found = _requirement(name)  # before heavy imports: a wrong name is refused at once
     needs = wrapper_needs(found.id)
     if needs is not None:
-        say(describe_requirement(found, None, rows=needs))
-        return
+        return describe_requirement(found, None, rows=needs)
     from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - loads the standard
 
-    say(describe_requirement(found, JUDGEMENTS.get(found.id)))
+    return describe_requirement(found, JUDGEMENTS.get(found.id))
 
 
 def _named_otherwise(name: str) -> Iterator[str]:
@@ -71,6 +88,12 @@ def _requirement(name: str) -> Requirement:
     rows = {row.id for row in all_requirements()}
     if name.upper() in rows:
         return any_requirement(name)
+    before, colon, _ = name.upper().partition(":")
+    if colon and before in rows:
+        raise UsageError(
+            f"{name!r} names a violation; 'pipeconform replay {name} --impl …' executes its case again, and "
+            f"'pipeconform show {before}' prints the requirement"
+        )
     others = {one.name for one in certification_levels()} | {one.name for one in profiles()}
     others |= {one.id for one in all_chapters()}
     titles = {one.title: one.name for one in families()}

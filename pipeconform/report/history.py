@@ -21,7 +21,9 @@ class Column:
     """One result of the history."""
 
     label: str
-    """Its version, with the day of the run if another result has the same version."""
+    """Its version, with the time of the run if another result has the same version."""
+    dated: bool
+    """Whether the label has the time."""
     result: Result
 
 
@@ -68,19 +70,18 @@ class History:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
+    def changed(self, what: Literal["broken", "mended"]) -> tuple[str, ...]:
+        """The requirements that were broken, or mended, in the last result."""
+        return tuple(row.requirement for row in self.rows if (what, self.columns[-1].label) in row.changes)
+
 
 def history_of(results: Sequence[Result], *, by: Order) -> History:
     """Arrange results by the implementation's version (the older run first within one), or by the time of the run."""
     ordered = sorted(results, key=lambda one: (version_order(one) if by == "version" else (), one.created))
     versions = [one.implementation.version for one in ordered]
     columns = tuple(
-        Column(
-            label=version
-            if versions.count(version) == 1
-            else f"{version} ({result.created[:16].replace('T', ' ')})",
-            result=result,
-        )
-        for version, result in zip(versions, ordered, strict=True)
+        Column(label=label, dated=label != version, result=result)
+        for label, version, result in zip(_labels(ordered), versions, ordered, strict=True)
     )
     cells = [_by_requirement(one.result) for one in columns]
     names = dict.fromkeys(name for column in cells for name in column)
@@ -95,9 +96,19 @@ def history_of(results: Sequence[Result], *, by: Order) -> History:
     return History(columns=columns, rows=tuple(sorted(rows, key=place)))
 
 
-def _minute(result: Result) -> str:
-    """When the result was made, to the minute."""
-    return result.created[:16].replace("T", " ")
+def _labels(results: Sequence[Result]) -> list[str]:
+    """Versions, with as much of the time of the run, and at last a number, as tells all results apart."""
+    versions = [one.implementation.version for one in results]
+    labels = versions
+    for end in (16, 19):  # minutes, seconds
+        labels = [
+            f"{version} ({one.created[:end].replace('T', ' ')})" if labels.count(label) > 1 else label
+            for label, version, one in zip(labels, versions, results, strict=True)
+        ]
+    return [
+        f"{label} #{labels[:k].count(label) + 1}" if labels.count(label) > 1 else label
+        for k, label in enumerate(labels)
+    ]
 
 
 def version_order(result: Result) -> tuple[int | str, ...]:

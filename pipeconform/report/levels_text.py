@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pipeconform.report.causes import Cause
 from pipeconform.report.result import Result
 from pipeconform.report.standing import LevelStanding, level_standings, standings
-from pipeconform.spec import certification_level, core_requirements
+from pipeconform.spec import CertificationLevel, certification_level, core_requirements, mandatory
+from pipeconform.spec.levels import including
 
-__all__ = ["level_lines", "next_lines"]
+__all__ = ["level_lines", "next_lines", "shares"]
 
 
 def level_lines(result: Result, *, causes: Sequence[Cause]) -> tuple[str, ...]:
@@ -24,7 +25,30 @@ def level_lines(result: Result, *, causes: Sequence[Cause]) -> tuple[str, ...]:
     levels = level_standings(result, standings(result, causes=causes))
     met = ", ".join(one.title for one in levels if one.state == "met") or "no level"
     others = "; ".join(f"{one.title}: {_why(one)}" for one in levels if one.state != "met")
-    return (f"conformant, by what this run judged, for {met}", *([f"  {others}"] if others else []))
+    return (
+        f"conformant, by what this run judged, for {met}",
+        *([f"  {others}"] if others else []),
+        *(f"  {text}" for text in _met_above(levels)),
+    )
+
+
+def shares(level: CertificationLevel, above: CertificationLevel) -> str:
+    """Why `above`, which includes `level`, may be met by claims that are too few for `level`."""
+    own, all_ = len(mandatory(level)), len(mandatory(above))
+    return (
+        f"level {above.title} includes level {level.title}, but lets {math.floor(above.not_claimed * all_)} of all its "
+        f"{all_} requirements be unclaimed, where {level.title} lets {math.floor(level.not_claimed * own)} of its {own}"
+    )
+
+
+def _met_above(levels: Sequence[LevelStanding]) -> Iterator[str]:
+    """For each level that is not met for want of claims, the first level above it that is met all the same."""
+    met = {one.name for one in levels if one.state == "met"}
+    for one in levels:
+        level = certification_level(one.name)
+        above = next((higher for higher in including(level) if higher.name in met), None)
+        if one.state == "not_claimed" and above is not None:
+            yield shares(level, above)
 
 
 def next_lines(result: Result, *, causes: Sequence[Cause]) -> Iterator[str]:

@@ -25,6 +25,7 @@ __all__ = [
     "certification_level",
     "certification_levels",
     "core_requirements",
+    "including",
     "mandatory",
     "missing",
     "needed_claims",
@@ -139,6 +140,11 @@ def core_requirements(level: CertificationLevel) -> tuple[str, ...]:
     """The ids that cannot be left unclaimed, including those of the included levels."""
     found = [name for one in _with_included(level) for name in one.core]
     return tuple(dict.fromkeys(found))
+
+
+def including(level: CertificationLevel) -> tuple[CertificationLevel, ...]:
+    """The levels of which `level` is a part, in the order of the standard."""
+    return tuple(one for one in certification_levels() if one != level and level in _with_included(one))
 
 
 def needed_claims(level: CertificationLevel) -> dict[str, str]:

@@ -220,7 +220,12 @@ def contents(make):
     return sound(make)
 
 
+def half(make, number):
+    """One shard of two, by its number from 1."""
+    return sound(make, schedules=SCHEDULES[number - 1 :: 2], shard=f"{number}/2")
+
+
 @pytest.fixture
 def shard(make):
-    """One shard of two, by its number from 1."""
-    return lambda number: sound(make, schedules=SCHEDULES[number - 1 :: 2], shard=f"{number}/2")
+    """`half` by its number."""
+    return lambda number: half(make, number)

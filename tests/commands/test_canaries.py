@@ -51,6 +51,18 @@ def test_a_fault_that_is_not_detected_is_told_at_once_with_what_it_showed(consol
     ]
 
 
+def test_what_is_stopped_says_how_far_it_was_and_in_which_fault(console):
+    def stopped():
+        with CanaryView(console, total=30) as view:
+            view.tell(line())
+            view.begin(fault="sum-divided", requirement="TRN-3", summary="A sum is divided: wrong.")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert told(console) == ["trying 30 faults", "1 of 30 tried, 1 detected, stopped in TRN-3 sum-divided"]
+
+
 def test_what_is_redrawn_says_how_far_it_is_and_what_is_being_tried(console):
     view = CanaryView(console, total=4)
     view.tell(line())

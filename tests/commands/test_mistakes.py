@@ -43,6 +43,11 @@ MISTAKES = {
     # names of the standard
     "show XYZ": "unknown requirement, chapter, level, profile or feature 'XYZ'; 'pipeconform list' prints all",
     "show TRN_4": "nearest: TRN-4",
+    "show TRN-4 TRN_5": "unknown requirement, chapter, level, profile or feature 'TRN_5'; nearest: TRN-5",
+    "show TRN-4:GPipe:default:5872": "'pipeconform replay TRN-4:GPipe:default:5872 --impl …' executes its case again",
+    "show finding": "'finding' needs its number, such as 'pipeconform show finding 1'",
+    "show finding 4711": "no cause is known as finding '4711', such as 'pipeconform show finding 1'",
+    "show finding E": "docs/findings/README.md lists all, and a file of 'run --known' has its own",
     "show 1F1B": "'pipeconform schedule draw --name one_f_one_b -p 4 -m 8' draws it",
     "run --impl torch --requirements FWD4": "unknown requirement or chapter 'FWD4'; nearest: FWD-4",
     "run --impl torch --profile smoky": "unknown profile 'smoky'; nearest: smoke",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -230,3 +231,47 @@ def test_a_time_limit_is_more_than_nothing(typed):
     code, _, said = typed("run", "--impl", "reference", "--time-limit", "0")
     assert code == 2
     assert "--time-limit" in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc to find what is left running"
+)
+def test_a_certification_stopped_among_the_canaries_keeps_its_verdicts_and_leaves_no_process(tmp_path):
+    """A shard of one requirement, and a Ctrl-C as soon as the first canary has been told of."""
+    mark = uuid.uuid4().hex
+    run = subprocess.Popen(
+        [
+            *[sys.executable, "-m", "pipeconform", "certify", "--impl", "reference-wrapper"],
+            *["--level", "wrapper", "--shard", "1/40"],
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PIPECONFORM_TEST_MARK": mark},
+    )
+    assert run.stdout is not None
+    while " tried, " not in (line := run.stdout.readline()):
+        assert line, run.communicate()[1]
+    assert len(marked(mark)) > 1
+    run.send_signal(signal.SIGINT)
+    out, errors = run.communicate(timeout=60)
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stopped, told, ways = out.splitlines()[-3:]
+    folder = tmp_path / "pipeconform-results/certify.wrapper.1-of-40"
+    result = json.loads((folder / "result.json").read_text())
+
+    assert (run.returncode, errors.lstrip()) == (130, "pipeconform: interrupted\n")
+    assert re.fullmatch(r"\d+ of \d+ tried, \d+ detected, stopped in DPW-\d+ \S+", stopped)
+    assert told == (
+        f"no package: all requirements were judged, which is kept in {folder.relative_to(tmp_path)}/result.json, but "
+        "not all canaries were tried; certify starts over, and begins with the requirements"
+    )
+    assert ways == "-n auto judges schedules in parallel"
+    assert result["run"]["complete"]
+    assert {cell["status"] for cell in result["cells"]} == {"passed"}
+    assert list(tmp_path.glob("*.zip")) == []
+    assert left == []

@@ -5,7 +5,7 @@ import pytest
 
 from pipeconform.certificate.package import write_package
 from pipeconform.certificate.packing import packed
-from tests.certificate.conftest import SCHEDULES, sound, violated
+from tests.certificate.conftest import half, sound, violated
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -15,9 +15,19 @@ UNSIGNED = "(unsigned: whoever made the package may have forged all of it)"
 
 
 @pytest.fixture
-def package(make, tmp_path):
-    write_package(packed(sound(make)), tmp_path / "mine.zip")
-    return tmp_path / "mine.zip"
+def pack(tmp_path):
+    """Writes contents as a package into the folder of the test."""
+
+    def write(contents, name="mine.zip"):
+        write_package(packed(contents), tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def package(make, pack):
+    return pack(sound(make))
 
 
 def test_a_sound_package_is_verified(typed, package):
@@ -28,8 +38,8 @@ def test_a_sound_package_is_verified(typed, package):
     )
 
 
-def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, tmp_path):
-    write_package(packed(violated(make, sound(make))), tmp_path / "mine.zip")
+def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, pack):
+    pack(violated(make, sound(make)))
 
     assert typed("verify", "mine.zip") == (
         1,
@@ -39,11 +49,10 @@ def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(ty
     )
 
 
-def test_doubts_are_told_one_by_one(typed, make, tmp_path):
+def test_doubts_are_told_one_by_one(typed, make, pack):
     contents = sound(make)
     untried, *others = contents.canaries
-    contents = msgspec.structs.replace(contents, canaries=tuple(others))
-    write_package(packed(contents), tmp_path / "mine.zip")
+    pack(msgspec.structs.replace(contents, canaries=tuple(others)))
     code, out, _ = typed("verify", "mine.zip")
 
     assert code == 1
@@ -88,10 +97,9 @@ def test_wrong_input_is_answered_in_one_line(typed, package, arguments, expected
     assert err.count("\n") == 1
 
 
-def test_shards_are_merged(typed, make, tmp_path):
+def test_shards_are_merged(typed, make, pack):
     for number in (1, 2):
-        contents = sound(make, schedules=SCHEDULES[number - 1 :: 2], shard=f"{number}/2")
-        write_package(packed(contents), tmp_path / f"{number}.zip")
+        pack(half(make, number), f"{number}.zip")
     code, out, _ = typed("merge", "1.zip", "2.zip", "--out", "whole.zip")
 
     assert (code, out) == (

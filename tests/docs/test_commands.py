@@ -7,6 +7,7 @@ import click
 import pytest
 
 from pipeconform.cli import pipeconform
+from pipeconform.commands.init import skeleton
 from tests.docs.pages import blocks, shell
 
 SHOWN = re.compile(
@@ -86,6 +87,18 @@ def test_the_first_commands_of_the_adapter_page_run_as_they_stand(pytestconfig, 
 
     assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 2
     assert "toy GPipe 1.0 meets all " in done[-1].stdout
+
+
+def test_what_the_adapter_page_shows_of_claims_is_printed(pytestconfig, typed, tmp_path):
+    (tmp_path / "my_adapter.py").write_text(skeleton(name="my_adapter.py"), "utf-8")
+    (shown,) = [
+        block.text.splitlines()
+        for block in blocks(pytestconfig.rootpath / "docs/writing-an-adapter.md")
+        if " claims " in block.text and block.language == "text"
+    ]
+    printed = typed("claims", "my_adapter.py:MyAdapter")[1].splitlines()
+
+    assert [line for line in shown if line != "…" and line not in printed] == []
 
 
 @pytest.mark.parametrize("command", ["show", "doctor"])

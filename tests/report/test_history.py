@@ -51,6 +51,20 @@ def test_results_of_one_version_are_told_apart_by_their_time(make, right):
     ]
 
 
+def test_results_of_one_minute_or_second_are_told_apart_too(make, right, wrong):
+    """Otherwise a change would be said of both."""
+    times = [("00:01", right), ("00:02", wrong), ("00:02", right)]
+    given = [of(make, "main", cell, created=f"2026-01-01T03:{time}+00:00") for time, cell in times]
+    found = history_of(given, by="created")
+
+    assert [one.label for one in found.columns] == [
+        "main (2026-01-01 03:00:01)",
+        "main (2026-01-01 03:00:02) #1",
+        "main (2026-01-01 03:00:02) #2",
+    ]
+    assert found.rows[0].story == f"broken in {found.columns[1].label}, mended in {found.columns[2].label}"
+
+
 def test_a_change_is_named_with_the_first_result_that_shows_it(make, right, wrong):
     cells = {"1.0": right, "1.1": wrong, "1.2": wrong, "1.3": right}
     (row,) = history_of([of(make, version, cell) for version, cell in cells.items()], by="version").rows

@@ -47,6 +47,18 @@ def test_unclaimed_requirements_are_counted_and_the_first_such_level_is_next(sai
     assert following == ["next: pipeconform claims torch --level forward"]
 
 
+def test_why_a_level_is_met_that_includes_one_that_is_not_is_said(said):
+    """Ten of Forward's are too many for Forward and few enough for Training."""
+    (first, others, why), _ = said(unclaimed=FORWARD[1:11])
+
+    assert first == "conformant, by what this run judged, for Training, Split-backward, Schedules"
+    assert others.startswith("  Forward: 10 of 27 not claimed, at most 9; Robust: 10 of ")
+    assert why == (
+        "  level Training includes level Forward, but lets 14 of all its 56 requirements be unclaimed, "
+        "where Forward lets 9 of its 27"
+    )
+
+
 def test_what_cannot_be_left_out_is_named(said):
     (first, others), following = said(unclaimed=["SPL-1"])
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeconform.report.causes import causes_of
 from pipeconform.report.history import History, Order, State, history_of
+from pipeconform.report.html.opening import opening_of
 from pipeconform.report.html.status import NOT_RUN, StatusView, status_view
 from pipeconform.report.html.templating import render
 from pipeconform.report.result import Result
+from pipeconform.report.words import moment
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["render_history"]
@@ -23,9 +26,14 @@ def render_history(results: Sequence[Result], *, by: Order) -> str:
         raise ValueError("a history needs a result")
     found = history_of(results, by=by)
     titles = {row.id: row.title for row in all_requirements()}
+    last = found.columns[-1].result
     return render(
         "history.html",
+        script="history.js",
         title=_title(found),
+        opening=opening_of(last, causes=causes_of(last)),
+        news=_news(found),
+        moment=lambda column: moment(column.result.created),
         columns=found.columns,
         rows=[row for row in found.rows if row.story not in ("never", "not judged")],
         quiet=[row for row in found.rows if row.story in ("never", "not judged")],
@@ -33,6 +41,14 @@ def render_history(results: Sequence[Result], *, by: Order) -> str:
         look=_look,
         warnings=list(_warnings(found)),
     )
+
+
+def _news(found: History) -> str:
+    """What changed with the last result."""
+    if not found.columns[1:]:
+        return ""
+    broken, mended = found.changed("broken"), found.changed("mended")
+    return f"since {found.columns[-2].label}: {len(broken)} broken, {len(mended)} mended"
 
 
 def _look(state: State) -> StatusView:

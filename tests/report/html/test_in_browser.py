@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from pipeconform.campaign.status import status_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Stage
 from pipeconform.report.result import Implementation
-from tests.report.html.chromium import IN_CHROMIUM, axe, settled
+from tests.report.html.chromium import IN_CHROMIUM, SIZES, axe, settled
 
 pytestmark = IN_CHROMIUM
 
@@ -158,6 +159,59 @@ def test_a_failing_cell_leads_to_its_violation_opened(opened, result):
     link.click()
     article.wait_for(state="visible")
     assert article.get_by_text("✗ here").first.is_visible()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size):
+    """Also a cell with several violations, or with expected or flaky ones: what it leads to shows its own status."""
+    pairs = {
+        "GPipe": ("failed", "hung"),
+        "1F1B": ("hung", "crashed"),
+        "LoopedBFS": ("crashed", "error"),
+        "ZBVZeroBubble": ("error", "failed"),
+        "DualPipeV": ("error", "error"),
+    }
+    cells = []
+    for name, turned in (("TRN-1", False), ("FWD-1", True)):
+        for schedule, pair in pairs.items():
+            violations = tuple(
+                make.violation(
+                    name,
+                    schedule,
+                    id=f"{name}:{schedule}:default:{k}",
+                    status=status,
+                    signature=f"{name} {status}",
+                    message=f"here it {status}",
+                )
+                for k, status in enumerate(pair[::-1] if turned else pair)
+            )
+            cells.append(make.cell(name, schedule, *violations, status=status_of(violations, compared=1)))
+    expected = make.violation("FWD-2", "GPipe", expected="known.toml:1")
+    flaky = make.violation("FWD-2", "1F1B", confirmed=False)
+    cells += [make.cell("FWD-2", "GPipe", expected), make.cell("FWD-2", "1F1B", flaky, status="flaky")]
+    tab = opened(make.result(*cells), viewport=size)
+    statuses = {
+        (cell.requirement, cell.schedule): cell.status for cell in cells if cell.requirement != "FWD-2"
+    }
+    words = set()
+    for link in tab.locator(".scroll .matrix td a.status").all():
+        word, identifier = link.text_content(), link.get_attribute("href")[1:]
+        tab.evaluate("id => { location.hash = id }", identifier)
+        settled(tab)
+        card = tab.locator(f"[id='{identifier}']").evaluate_handle(
+            "e => e.closest('.other') ?? e.closest('.violation')"
+        )
+        shown = card.evaluate(
+            "e => Array.from(e.querySelectorAll(':scope > summary .status'), s => s.textContent)"
+        )
+        name, schedule = identifier.removeprefix("v-").rsplit("-", 3)[:2]
+
+        assert word in shown, identifier
+        if name != "FWD-2":
+            assert f"here it {statuses[name, schedule]}" in card.evaluate("e => e.textContent")
+        words.add(word)
+
+    assert words == {"✗ FAIL", "∞ HUNG", "↯ CRASH", "! ERR", "~ FLAKY", "(✗) known"}
 
 
 def test_a_link_into_the_page_opens_what_it_leads_to_even_behind_a_filter(opened, result):

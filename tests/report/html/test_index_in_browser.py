@@ -101,6 +101,56 @@ def test_every_link_leads_to_a_page_that_opens(shown, site, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_history_shows_its_verdict_its_changes_and_behind_a_row_the_violations(shown, site, size):
+    tab = shown(site / "history-toy.html", viewport=size)
+    heads = tab.locator(".matrix thead th").all_inner_texts()
+    cells = tab.locator(".matrix tbody tr").first.locator("th, td").all_inner_texts()
+    fold = tab.locator("details[id='TRN-1']")
+
+    assert " ".join(tab.locator(".verdict").inner_text().split()) == (
+        "✓ 2.0: Meets all 2 judged requirements since 1.0: 0 broken, 1 mended"
+    )
+    assert inside(tab.locator(".verdict"), size)
+    assert [" ".join(one.split()) for one in heads] == [
+        "Requirement",
+        "1.0 2026-01-02 03:04 UTC",
+        "2.0 2026-01-02 03:04 UTC",
+        "History",
+    ]
+    assert [" ".join(one.split()) for one in cells] == [
+        "TRN-1 Gradients",
+        "✗ FAIL 1/1",
+        "✓ ok",
+        "mended in 2.0",
+    ]
+    story = tab.locator(".matrix td.story").first
+    story.scroll_into_view_if_needed()
+    assert inside(story, size)
+
+    assert not fold.get_by_text("GPipe: failed, gradient value").is_visible()
+    tab.locator(".matrix").get_by_role("link", name="TRN-1").click()
+    fold.get_by_text("GPipe: failed, gradient value").wait_for(state="visible")
+    assert inside(fold, size)
+
+
+def inside(found, size):
+    """Whether an element lies inside the window as it is scrolled."""
+    place = found.evaluate("e => e.getBoundingClientRect().toJSON()")
+    return (
+        place["top"] >= 0
+        and place["left"] >= 0
+        and place["bottom"] <= size["height"]
+        and place["right"] <= size["width"]
+    )
+
+
+def test_a_link_to_a_requirement_of_a_history_opens_it(shown, site):
+    tab = shown(site / "history-toy.html", fragment="#TRN-1")
+
+    assert tab.get_by_text("GPipe: failed, gradient value").is_visible()
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index.html", "history-toy.html"])
 def test_axe_finds_nothing_and_the_page_fits(shown, site, size, scheme, name):
