@@ -116,7 +116,7 @@ class _Agent:
                 if member.over:
                     self._end(member.number)
             self._look()
-            if self._link.ended and not self._done:
+            if self._link.ended and not self._link.messages and not self._done:
                 raise ControllerGone(f"the connection to the controller {self._link.ended}")
 
     def _wait(self) -> None:

@@ -87,12 +87,19 @@ class Link:
             except _LATER:
                 return
             except OSError as error:
+                self._hear_out()
                 self.end(f"broke: {error.strerror or error}")
                 return
             self.queued -= sent
             self._outgoing[0] = self._outgoing[0][sent:]
             if not self._outgoing[0]:
                 self._outgoing.popleft()
+
+    def _hear_out(self) -> None:
+        """Read what a peer said before it closed: whoever sends at that moment would else miss its goodbye."""
+        self._outgoing.clear()
+        self.queued = 0
+        self.pull()
 
     def pull(self) -> None:
         """Read what has arrived, up to a fair share; what TLS has decrypted already would wake no later wait."""

@@ -172,6 +172,20 @@ def test_nobody_sends_more_than_the_peer_takes(pair, monkeypatch):
         pair[0].send(bytes(101))
 
 
+def test_who_sends_when_the_peer_has_closed_still_reads_what_it_said(pair):
+    """The controller says goodbye and closes while an agent reports: the goodbye counts, not the broken send."""
+    agent, controller = pair
+    agent.send(b"never read by the controller")
+    controller.send(b"goodbye")
+    controller.close()
+    for _ in range(3):
+        agent.send(b"a report")
+
+    assert list(agent.messages) == [b"goodbye"]
+    assert agent.ended
+    assert agent.queued == 0
+
+
 def test_the_end_of_the_peer_is_told_once_and_frames_before_it_count(pair):
     left, right = pair
     left.send(b"last words")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.commands.init import skeleton
+from tests import tenths
 from tests.command_line import type_in
 
 SMALL = ("--profile", "smoke", "--ranks", "1-2", "--requirements", "FWD-1,TRN-1")
@@ -165,8 +166,12 @@ def marked(mark):
 )
 @pytest.mark.parametrize(
     ("signum", "options"),
-    [(signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGTERM, ["-n", "2"])],
-    ids=["Ctrl-C", "SIGTERM", "SIGTERM with workers"],
+    [
+        pytest.param(signal.SIGINT, [], id="Ctrl-C"),
+        # both parts of it, one process and the signal, are in the other two
+        pytest.param(signal.SIGTERM, [], id="SIGTERM", marks=tenths.mark),
+        pytest.param(signal.SIGTERM, ["-n", "2"], id="SIGTERM with workers"),
+    ],
 )
 def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path, signum, options):
     mark = uuid.uuid4().hex

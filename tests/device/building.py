@@ -27,8 +27,11 @@ load(**json.loads(sys.argv[1]))
 """
 
 
-_TOGETHER = (("autocast.cpp", "operators.cpp"), ("backend.cpp", "module.cpp"))
-"""Sources that include the same large headers of torch, which take most of the time: each pair is compiled as one."""
+_TOGETHER = (
+    ("device.cpp", "operators.cpp", "autocast.cpp", "backend.cpp", "module.cpp"),
+    ("memory.cpp", "streams.cpp", "switches.cpp", "transport.cpp"),
+)
+"""Compiled as one: headers take most of the time, those of torch in the first files, the library's in the others."""
 
 
 class MissingCompilerError(RuntimeError):

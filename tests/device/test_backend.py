@@ -205,20 +205,26 @@ def test_flushes(on_ranks):
     assert on_ranks(end, ranks=2)[0].value is False
 
 
-def test_lazy(on_ranks):
-    @of_this_call
-    def first_call(group):
-        if dist.get_rank() == 1:
-            time.sleep(0.8)
-        begin = time.monotonic()
-        work = dist.all_reduce(full(1), group=group, async_op=True)
-        called = time.monotonic() - begin
-        work.wait()
-        torch.testdev.synchronize()
-        return called > 0.4
+def test_lazy(on_ranks, tmp_path):
+    """The first call waits for the other rank; else it returns while the other waits for that."""
 
-    assert on_ranks(first_call, "lazy", ranks=2).values[0] is True
-    assert on_ranks(first_call, ranks=2).values[0] is False
+    def first_call(returned, patience):
+        @of_this_call
+        def call(group):
+            until = time.monotonic() + patience
+            while dist.get_rank() == 1 and not returned.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            seen = returned.exists()
+            work = dist.all_reduce(full(1), group=group, async_op=True)
+            returned.touch()
+            work.wait()
+            torch.testdev.synchronize()
+            return seen
+
+        return call
+
+    assert on_ranks(first_call(tmp_path / "lazy", 0.8), "lazy", ranks=2).values[1] is False
+    assert on_ranks(first_call(tmp_path / "at once", 60), ranks=2).values[1] is True
 
 
 def test_late_arrival(on_ranks):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
+
 HERE = Path(__file__).parent
 GUARD = 300  # seconds
 SMALL = ("--profile", "smoke", "--ranks", "1-2")
@@ -39,8 +41,9 @@ def folder(tmp_path):
     [
         ("2", ["--impl", "broken.py:Mine"], "this adapter cannot be imported"),
         ("1", ["--impl", "reference", "--schedules", "Zigzag"], "unknown schedule"),
-        ("1", ["--impl", "reference", "--device", "cuda"], "cuda device"),
-        ("1", ["--impl", "torch-ddp", "--requirements", "FWD-1"], "FWD-1"),
+        # other words that go the same way
+        pytest.param("1", ["--impl", "reference", "--device", "cuda"], "cuda device", marks=tenths.mark),
+        pytest.param("1", ["--impl", "torch-ddp", "--requirements", "FWD-1"], "FWD-1", marks=tenths.mark),
     ],
 )
 def test_workers_refuse_in_the_words_of_one_process_and_leave_nothing(folder, typed, workers, asked, words):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import type_in
+
 HERE = Path(__file__).parent
 WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
 ASKED = ["--profile", "smoke", "--schedules", "GPipe,1F1B", "--requirements", "FWD-1,TRN-1,TRN-3"]
@@ -31,6 +33,19 @@ def run(folder, *arguments, **variables):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.fixture
+def here(monkeypatch, warm_servers):
+    """Go on with a run in this process, where torch is imported and fork servers run already."""
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def go_on(folder, *arguments):
+        with warm_servers.used():
+            done = type_in(folder, ["run", *arguments])
+        return done.returncode, done.stdout + done.stderr
+
+    return go_on
+
+
 def result_in(folder):
     return json.loads((folder / "result.json").read_text())
 
@@ -49,10 +64,11 @@ def judged_in(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, warm_servers):
     folder = tmp_path_factory.mktemp("whole")
-    code, said = run(folder, "--impl", WRONG, *ASKED, *SIZES, "--out", "out")
-    assert code == 1, said
+    with warm_servers.used():
+        done = type_in(folder, ["run", "--impl", WRONG, *ASKED, *SIZES, "--out", "out"])
+    assert done.returncode == 1, done.stdout + done.stderr
     return result_in(folder / "out")
 
 
@@ -65,7 +81,7 @@ def whole(tmp_path_factory):
         pytest.param(signal.SIGKILL, -signal.SIGKILL, ("-n", "2"), marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_was_ended_goes_on_and_finds_the_same(whole, tmp_path, signum, code, more):
+def test_a_run_that_was_ended_goes_on_and_finds_the_same(whole, here, tmp_path, signum, code, more):
     out = tmp_path / "out"
     ends = f"{int(signum)}/{2 if more else 4}"
     ended, said = run(
@@ -79,7 +95,7 @@ def test_a_run_that_was_ended_goes_on_and_finds_the_same(whole, tmp_path, signum
 
     with next(out.glob(".run/cells.*")).open("a") as file:
         file.write(before[0][: len(before[0]) // 2])  # a line that was not written to its end
-    went_on, said = run(tmp_path, "--resume", "out", *more)
+    went_on, said = (run if more else here)(tmp_path, "--resume", "out", *more)
 
     assert went_on == 1, said
     assert f"{len(before)} of 6 cells judged before" in said
