@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.attach import engines
 from pipeconform.attach import supervised as module
-from pipeconform.attach.engines import Slurm, Torchrun, engine_of
+from pipeconform.attach.engines import Ray, Slurm, Torchrun, engine_of
 from pipeconform.attach.supervised import supervised
 from pipeconform.errors import HarnessError, UsageError
 from tests.attach.sites import free_port
@@ -36,6 +37,21 @@ def test_torchrun_starts_all_agents_with_one_command():
     assert "--nproc-per-node=3" in command
     assert command[-7:-3] == ("-m", "pipeconform.agent", "--controller", "h:1")
     assert command[-1] == "--guest"
+
+
+def test_ray_keeps_all_agents_running_by_one_process_and_gives_each_a_gpu_where_ranks_need_one():
+    (command,) = Ray().commands(3, controller="h:1")
+    (with_gpus,) = Ray(gpu=True).commands(3, controller="h:1")
+
+    assert command[1:] == ("-m", "pipeconform.attach.on_ray", "--agents", "3", "--controller", "h:1")
+    assert with_gpus == (*command, "--gpu")
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+
+    with pytest.raises(UsageError, match="pip install 'pipeconform\\[ray\\]'"):
+        engine_of("ray")
 
 
 @pytest.mark.parametrize(
