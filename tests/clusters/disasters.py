@@ -55,10 +55,8 @@ class Disaster:
             *SIZES,
         ]
         self.script = folder / "job.sbatch"
-        text = SCRIPT.format(
-            root=ROOT, command=" ".join([*command, "--agent-wait", "300", "--resume", "out"])
-        )
-        self.script.write_text(text)
+        text = " ".join([*command, "--agent-wait", "300", "--resume", "out"])
+        self.script.write_text(SCRIPT.format(root=ROOT, patience=patience, command=text))
         self.job = self.submit()
 
     def submit(self, *options: str) -> str:
