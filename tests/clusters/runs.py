@@ -14,28 +14,28 @@ WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
 ASKED = ("--profile", "smoke", "--schedules", "GPipe,1F1B", "--requirements", "FWD-1,TRN-1,TRN-3")
 SIZES = ("--ranks", "1-2", "--examples", "3")
 CELLS = 6
-_results: dict[str, list[Any]] = {}
+TINY = (
+    "--profile",
+    "smoke",
+    "--schedules",
+    "GPipe",
+    "--requirements",
+    "FWD-1,TRN-3",
+    *SIZES[:2],
+    "--examples",
+    "2",
+)
+_results: dict[tuple[str, ...], list[Any]] = {}
 
 
-def local(folder: Path, impl: str) -> list[Any]:
+def local(folder: Path, impl: str, asked: tuple[str, ...] = (*ASKED, *SIZES)) -> list[Any]:
     """What the same run finds without a cluster; executed once per process."""
-    if impl not in _results:
-        command = [
-            sys.executable,
-            "-m",
-            "pipeconform",
-            "run",
-            "--impl",
-            impl,
-            *ASKED,
-            *SIZES,
-            "--out",
-            "local",
-        ]
+    if (impl, *asked) not in _results:
+        command = [sys.executable, "-m", "pipeconform", "run", "--impl", impl, *asked, "--out", "local"]
         done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=900)
         assert done.returncode in (0, 1), done.stdout + done.stderr
-        _results[impl] = found(result_in(folder / "local"))
-    return _results[impl]
+        _results[impl, *asked] = found(result_in(folder / "local"))
+    return _results[impl, *asked]
 
 
 def result_in(folder: Path) -> Any:

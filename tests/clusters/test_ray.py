@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.runs import ASKED, ROOT, SIZES, WRONG, await_cells, found, local, result_in
+from tests.clusters.runs import ASKED, ROOT, SIZES, TINY, WRONG, await_cells, found, local, result_in
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'pipeconform[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clusters/ray")]
@@ -111,18 +111,18 @@ def test_the_verdicts_are_those_of_this_machine(cluster, started, tmp_path, impl
 
 def test_a_node_that_dies_costs_no_verdict(cluster, started, tmp_path):
     node = cluster.add_node(num_cpus=2)
-    run = started("--impl", WRONG, *ASKED, *SIZES, "--min-agents", "3", "--agent-wait", "180", "--out", "out")
+    run = started("--impl", WRONG, *TINY, "--min-agents", "3", "--agent-wait", "180", "--out", "out")
     await_cells(tmp_path / "out", 1)
     cluster.remove_node(node, allow_graceful=False)
 
     assert run.wait(900) == 1
     assert "another is started" in (tmp_path / "log").read_text()
-    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG)
+    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG, TINY)
     assert nothing_is_left(cluster, 6.0)
 
 
 def test_a_run_that_is_killed_gives_everything_back(cluster, started, tmp_path):
-    run = started("--impl", WRONG, *ASKED, *SIZES, "--out", "out")
+    run = started("--impl", WRONG, *TINY, "--out", "out")
     await_cells(tmp_path / "out", 1)
     run.kill()
     run.wait()
@@ -132,9 +132,7 @@ def test_a_run_that_is_killed_gives_everything_back(cluster, started, tmp_path):
 
 def test_more_than_the_cluster_has_is_asked_for_and_said(cluster, started, tmp_path):
     """An autoscaler would see what is missing; this cluster has none, so the run ends with a reason."""
-    run = started(
-        "--impl", "reference", *ASKED, *SIZES, "--min-agents", "9", "--agent-wait", "40", "--out", "o"
-    )
+    run = started("--impl", "reference", *TINY, "--min-agents", "9", "--agent-wait", "40", "--out", "o")
 
     assert run.wait(300) == 3
     said = (tmp_path / "log").read_text()
@@ -148,7 +146,7 @@ def test_a_job_that_is_submitted_finds_the_same(cluster, tmp_path):
     submit = (str(Path(sys.executable).with_name("ray")), "job", "submit")
     where = ("--address", f"http://{cluster.webui_url}", "--working-dir", str(tmp_path))
     variables = ("--runtime-env-json", json.dumps({"env_vars": {"PYTHONPATH": str(ROOT)}}))
-    run = (sys.executable, "-m", "pipeconform", "run", "--on", "ray", "--impl", WRONG, *ASKED, *SIZES)
+    run = (sys.executable, "-m", "pipeconform", "run", "--on", "ray", "--impl", WRONG, *TINY)
     done = subprocess.run(
         [*submit, *where, *variables, "--", *run, "--out", str(tmp_path / "out")],
         check=False,
@@ -158,4 +156,4 @@ def test_a_job_that_is_submitted_finds_the_same(cluster, tmp_path):
     )
 
     assert "failed" in done.stdout + done.stderr  # the job's code is 1: there are violations
-    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG), done.stdout + done.stderr
+    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG, TINY), done.stdout + done.stderr

@@ -9,8 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.disasters import expected, one
-from tests.clusters.runs import ASKED, CELLS, ROOT, SIZES, WRONG, await_cells, found, judged, local, result_in
+from tests.clusters.disasters import IMPL, one
+from tests.clusters.runs import (
+    ASKED,
+    CELLS,
+    ROOT,
+    SIZES,
+    TINY,
+    WRONG,
+    await_cells,
+    found,
+    judged,
+    local,
+    result_in,
+)
 from tests.clusters.slurm import Cluster, why_not
 from tests.docs.pages import blocks
 
@@ -116,7 +128,7 @@ def test_a_job_that_was_ended_goes_on(cluster, job, tmp_path, how):
     ids=["drain", "time limit", "preempted"],
 )
 def test_a_disaster_costs_no_verdict(cluster, tmp_path, number, met):
-    known = expected(tmp_path / "known")
+    known = local(tmp_path, IMPL, TINY)
     (tmp_path / "run").mkdir()
     row = one(cluster, tmp_path / "run", number, known=known)
 
