@@ -12,7 +12,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches gpu gpu-bundle test test-full clusters coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
+.PHONY: help setup demo engines torches gpu gpu-bundle test test-full clusters disasters coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -22,7 +22,8 @@ help:
 	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
 	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
-	@echo "make clusters   runs under a real Slurm, started on this machine"
+	@echo "make clusters   runs under a real Slurm and a real Ray, started on this machine"
+	@echo "make disasters  a hundred runs under Slurm that are killed, cancelled, drained, preempted"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
@@ -103,7 +104,12 @@ test-full: $(READY) engines
 
 # Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
 clusters: $(READY)
+	-$(PIP) --editable '.[clusters]'
 	$(BIN)/python -m pytest -n 0 -rs tests/clusters
+
+# Goes on where it was interrupted; docs/disasters.jsonl has a line for each disaster.
+disasters: $(READY)
+	$(BIN)/python -m tests.clusters.disasters
 
 coverage: $(READY)
 	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests

@@ -12,14 +12,27 @@ import ssl
 import sys
 import time
 
+import msgspec
+
 from pipeconform.attach import messages as say
 from pipeconform.attach.certificate import agents_context, fingerprint_of
 from pipeconform.attach.greeting import GREETING_LIMIT, Identity, hello, require_welcome
 from pipeconform.attach.link import Link, raise_descriptor_limit
+from pipeconform.ranks.wire import HEADER, Address, Kind
 
 CASE = "pipeconform.execute.worker:execute"  # the task whose answers are known; any other is never answered
 PER_HOST = 8  # agents that say they are on the same host
 _PATIENCE = 300.0  # seconds for the controller to take a connection
+
+
+def bodies(frames):
+    """The bodies of the frames that a rank gets."""
+    found = []
+    while frames:
+        length = HEADER.unpack_from(frames)[3]
+        found.append(frames[HEADER.size : HEADER.size + length])
+        frames = frames[HEADER.size + length :]
+    return found
 
 
 class Simulated:
@@ -70,7 +83,7 @@ class Simulated:
             self.welcome = True
             self.link.admit()
         while self.link.messages:
-            self.obey(say.read_order(self.link.messages.popleft()))
+            self.obey(say.orders.decode(self.link.messages.popleft()))
         return not self.link.ended
 
     def obey(self, order):
@@ -81,25 +94,28 @@ class Simulated:
             case say.Fork(member=member, rank=rank):
                 self.ranks[member], self.pulse = rank, order.pulse
                 if rank == 0 and order.world_size > 1 and order.backend is not None:
-                    self.tell(say.StoreAt(member=member, host="127.0.0.1", port=1))
+                    self.said(member, Kind.STORE, msgspec.msgpack.encode(Address(host="127.0.0.1", port=1)))
                 seen = self.prepared[order.environment]
-                self.tell(say.Ready(member=member, pid=self.index + 1, seen=seen))
-            case say.Task(member=member, name=name, payload=payload) if name == CASE:
-                real = self.answers[hashlib.sha256(payload).hexdigest()]
-                body = real[self.ranks[member] % len(real)]
-                self.tell(
-                    say.Answer(member=member, number=order.number, kind="returned", body=body, after=0.001)
-                )
-                self.answered += 1
-            case say.Task(member=member):
-                self.running[member] = 0
+                self.said(member, Kind.READY, msgspec.msgpack.encode(seen))
+            case say.Hand(member=member, task=task, frames=frames) if task:
+                name, payload = bodies(frames)
+                if name.decode() == CASE:
+                    real = self.answers[hashlib.sha256(payload).hexdigest()]
+                    body = real[self.ranks[member] % len(real)]
+                    self.said(member, Kind.BYTES, body, number=task)
+                    self.answered += 1
+                else:
+                    self.running[member] = 0
             case say.Kill(member=member):
                 self.ranks.pop(member, None)
                 self.running.pop(member, None)
-            case say.AskStanding(member=member, ticket=ticket):
-                self.tell(say.Standing(member=member, ticket=ticket, body=b""))
-            case say.AskStacks(member=member, ticket=ticket):
-                self.tell(say.Stacks(member=member, ticket=ticket, stacks="", output=""))
+            case say.Ask(member=member, ticket=ticket):
+                self.tell(say.Told(member=member, ticket=ticket, body=b""))
+
+    def said(self, member, kind, body, *, number=0):
+        """Say what a rank says."""
+        words = {"member": member, "pid": self.index + 1, "number": number, "kind": kind, "body": body}
+        self.tell(say.Said(**words, after=0.001))
 
     def beat(self):
         """Tell of ranks that run what is never answered: they compute."""

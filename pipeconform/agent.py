@@ -42,8 +42,19 @@ __all__ = ["main"]
     show_default=True,
     help="How long to wait for the controller to listen.",
 )
+@click.option(
+    "--guest",
+    is_flag=True,
+    help="Where no controller listens, end with code 0, so that nothing restarts it: as `run --on` starts agents.",
+)
 def main(
-    *, controller: str, token_file: Path | None, address: str | None, device_index: int | None, wait: float
+    *,
+    controller: str,
+    token_file: Path | None,
+    address: str | None,
+    device_index: int | None,
+    wait: float,
+    guest: bool,
 ) -> None:
     """Run ranks on this host for the controller at HOST:PORT until its run is over.
 
@@ -51,20 +62,26 @@ def main(
     """
     try:
         from pipeconform.attach.agent import serve
+        from pipeconform.attach.connect import NoController
         from pipeconform.attach.launch import host_and_port
         from pipeconform.attach.token import read_token
 
         token = read_token(token_file)
         host, port = host_and_port(controller, option="--controller")
-        serve(
-            host,
-            port,
-            token=token,
-            say=_say,
-            address=address,
-            device_index=device_index,
-            wait=wait,
-        )
+        try:
+            serve(
+                host,
+                port,
+                token=token,
+                say=_say,
+                address=address,
+                device_index=device_index,
+                wait=wait,
+            )
+        except NoController as error:
+            if not guest:
+                raise
+            _say(f"{error}; the run that started this agent is over")
     except PipeconformError as error:
         _say(str(error))
         sys.exit(error.exit_code)

@@ -16,32 +16,29 @@ from pipeconform.attach.launch import forget_launcher, interface_of
 from pipeconform.attach.link import Link
 from pipeconform.attach.member import Member
 from pipeconform.attach.messages import (
-    AskStacks,
-    AskStanding,
+    Ask,
     Bye,
     Fork,
+    Hand,
     Kill,
     Order,
     Prepare,
     Pulse,
-    StoreAt,
-    Task,
-    Unfit,
+    Said,
     Word,
     encode,
-    read_order,
+    orders,
 )
 from pipeconform.errors import PoolError
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.interrupts import sigterm_raises
+from pipeconform.ranks.wire import Kind
 
 __all__ = ["serve"]
 
 _ASKING = 0.005  # seconds between two looks for an answer of a rank
 _FLUSH = 1.0  # seconds for the last messages to reach the kernel
-
-Say = Callable[[str], None]
 
 
 def serve(
@@ -49,7 +46,7 @@ def serve(
     port: int,
     *,
     token: bytes,
-    say: Say,
+    say: Callable[[str], None],
     address: str | None = None,
     device_index: int | None = None,
     wait: float = 300.0,
@@ -62,7 +59,8 @@ def serve(
 
     Raises:
         UsageError: the controller refuses this agent, or does not know the token.
-        ControllerGone: there is none, or it went away.
+        NoController: there is none.
+        ControllerGone: it went away.
         SystemExit: the process got SIGTERM.
     """
     link, identity = connected(host, port, token=token, address=address, wait=wait, say=say)
@@ -72,11 +70,8 @@ def serve(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     forget_launcher(os.environ)
-    agent = _Agent(
-        link,
-        listen=identity.address,
-        device_index=identity.local_rank if device_index is None else device_index,
-    )
+    index = identity.local_rank if device_index is None else device_index
+    agent = _Agent(link, listen=identity.address, device_index=index)
     try:
         # launchers end their workers with SIGTERM; the ranks must end first
         with sigterm_raises(SystemExit(128 + signal.SIGTERM)):
@@ -139,7 +134,7 @@ class _Agent:
 
     def _read(self, body: bytes) -> Order:
         try:
-            return read_order(body)
+            return orders.decode(body)
         except msgspec.MsgspecError as error:
             self._link.end("carried a message that is not an order")
             raise ControllerGone(f"the controller sent no valid order: {printable(str(error))}") from error
@@ -153,22 +148,12 @@ class _Agent:
                 self._fork(order)
             case Bye():
                 self._done = True
-            case Kill(member=number):
-                self._end(number)
-            case _ if (member := self._members.get(order.member)) is not None:
-                self._pass_on(order, member)
-
-    @staticmethod
-    def _pass_on(order: Order, member: Member) -> None:
-        match order:
-            case StoreAt(host=host, port=port):
-                member.meet(host, port)
-            case Task(number=number, name=name, payload=payload):
-                member.run(number, name, payload)
-            case AskStanding(ticket=ticket):
-                member.ask_standing(ticket)
-            case AskStacks(ticket=ticket):
-                member.ask_stacks(ticket)
+            case Kill():
+                self._end(order.member)
+            case Hand() if order.member in self._members:
+                self._members[order.member].hand(order)
+            case Ask() if order.member in self._members:
+                self._members[order.member].ask(order)
 
     def _server(self, environment: int) -> ForkServer:
         """The fork server of an environment; a new one if the last has ended."""
@@ -182,16 +167,14 @@ class _Agent:
         return server
 
     def _fork(self, order: Fork) -> None:
-        kind = order.device_type
-        self._every = order.pulse
+        kind, self._every = order.device_type, order.pulse
         device = kind if kind == "cpu" else f"{kind}:{self._device_index}"
         try:
             server = self._server(order.environment)
-            member = Member(server, order, device=device, listen=self._listen)
+            self._members[order.member] = Member(server, order, device=device, listen=self._listen)
         except (PoolError, OSError, KeyError) as error:
-            self._say(Unfit(member=order.member, reason=str(error)))
-        else:
-            self._members[order.member] = member
+            why = str(error).encode()
+            self._say(Said(order.member, pid=0, number=0, kind=Kind.UNFIT, body=why, after=0.0))
 
     def _end(self, number: int) -> None:
         member = self._members.pop(number, None)

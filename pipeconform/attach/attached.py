@@ -2,70 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import msgspec
 
 from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.link import Link
-from pipeconform.attach.messages import (
-    Answer,
-    Fork,
-    Gone,
-    Order,
-    Pulse,
-    Ready,
-    Seen,
-    Stacks,
-    Standing,
-    StoreAt,
-    Task,
-    Unfit,
-    Word,
-    encode,
-    read_word,
-)
+from pipeconform.attach.messages import Fork, Gone, Hand, Order, Pulse, Said, Seen, Told, encode, words
 from pipeconform.ranks.channel import Frame
-from pipeconform.ranks.verdict import Raised
-from pipeconform.ranks.wire import Exited, Kind
+from pipeconform.ranks.wire import Exited, Kind, frame
 
-__all__ = ["Attached", "Generation", "RemoteRank"]
+__all__ = ["Attached", "RemoteGroup", "RemoteRank"]
 
 _LARGE = 1 << 14  # bytes of an incoming message that count as movement; pulses are smaller
 
 
-class Generation(Protocol):
+@dataclass
+class RemoteGroup:
     """The ranks of one world. Each rank records what happened to it, so that no caller looks at all of them."""
 
-    exits: dict[int, Exited]
-    """By rank."""
-    unfit: dict[int, str]
+    pulse: float
+    """Seconds between two reports of an agent on the progress of its ranks."""
+    channels: tuple[RemoteRank, ...] = ()
+    discarded: bool = False
+    exits: dict[int, Exited] = field(default_factory=dict)
+    unfit: dict[int, str] = field(default_factory=dict)
     """By rank why it could not be set up."""
+    _ready: int = 0
 
-    def meet(self, word: StoreAt) -> None:
-        """Tell the other ranks where rank 0 waits for them."""
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.channels)
+
+    @property
+    def pids(self) -> tuple[int, ...] | None:
+        """Process ids, each on its own host; None until all are known."""
+        return tuple(one.pid for one in self.channels) if self.ready else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether all are set up; called after every message, so ranks that were ready are not checked again."""
+        while self._ready < self.size and self.channels[self._ready].seen is not None:
+            self._ready += 1
+        return self._ready == self.size
 
 
 class RemoteRank:
     """The state of one rank on an agent, and what arrived from it."""
 
-    def __init__(self, agent: Attached, number: int, *, rank: int, generation: Generation) -> None:
+    def __init__(self, agent: Attached, number: int, *, rank: int, group: RemoteGroup) -> None:
         self.agent, self.number, self.rank = agent, number, rank
-        self._generation = generation
+        self._group = group
         self.frames: deque[Frame] = deque()
         self.ended, self.wrong = False, ""
-        self.pid: int | None = None
+        self.pid = 0
         self.seen: dict[str, str | None] | None = None
         self.exited: Exited | None = None
         self.printed = ""
         self.began = 0.0
         """When its task was handed over, on the controller's clock."""
-        self.busy = False
+        self.busy, self._task = False, 0
         self.pulse: Seen | None = None
         self.pulsed = 0.0
-        self.replies: dict[int, Standing | Stacks] = {}
+        self.replies: dict[int, Told] = {}
         """By ticket."""
         self._bytes = 0
 
@@ -87,47 +90,53 @@ class RemoteRank:
 
     def hand(self, *, number: int, name: str, payload: bytes) -> None:
         """Send a task."""
-        self.busy, self.pulse, self.pulsed = True, None, time.monotonic()
-        self.printed = ""
+        self.busy, self._task, self.pulse, self.printed = True, number, None, ""
         # before it is sent: the agent may start at once, and no end may seem to precede its start
-        self.began = time.monotonic()
-        self.agent.send(Task(member=self.number, number=number, name=name, payload=payload))
+        self.began = self.pulsed = time.monotonic()
+        title = name.encode()
+        head = frame(number, kind=Kind.NAME, length=len(title)) + title
+        frames = head + frame(number, kind=Kind.TASK, length=len(payload)) + payload
+        self.agent.send(Hand(member=self.number, task=number, frames=frames))
 
-    def hear(self, word: Word) -> None:
+    def hear(self, word: Said | Gone | Told) -> None:
         """Record a report of its agent."""
         match word:
-            case StoreAt():
-                self._generation.meet(word)
-            case Ready(pid=pid, seen=seen):
-                self.pid, self.seen = pid, seen
-            case Unfit(reason=reason):
-                self._generation.unfit[self.rank] = reason
-            case Answer():
-                self._answered(word)
-            case Gone(code=code, after=after, output=output, lost=lost):
-                self.printed = output
-                why = f"{self.agent.identity}: {printable(lost)}" if lost else ""
-                self._ended(code, self.began + after, lost=why)
-            case Standing() | Stacks():
+            case Said() if self.seen is None:
+                self._set_up(word)
+            case Said():
+                self.busy = self.busy and word.number != self._task
+                self._bytes += len(word.body)
+                with contextlib.suppress(ValueError):  # a kind of frame that no rank of ours sends
+                    self.frames.append(
+                        Frame(word.number, self.began + word.after, Kind(word.kind), word.body)
+                    )
+            case Gone():
+                self.printed = word.output
+                lost = f"{self.agent.identity}: {printable(word.lost)}" if word.lost else ""
+                self._ended(word.code, self.began + word.after, lost=lost)
+            case Told():
                 self.replies[word.ticket] = word
 
-    def _answered(self, word: Answer) -> None:
-        if word.kind == "raised":
-            msgspec.msgpack.decode(
-                word.body, type=Raised
-            )  # an unreadable answer is the agent's fault, not the controller's
-        self.busy = False
-        self._bytes += len(word.body)
-        kind = Kind.BYTES if word.kind == "returned" else Kind.RAISED
-        self.frames.append(
-            Frame(number=word.number, moment=self.began + word.after, kind=kind, body=word.body)
-        )
+    def _set_up(self, word: Said) -> None:
+        """Take what a rank says before its first task; rank 0 says where the others meet it."""
+        if word.kind == Kind.STORE:
+            order = frame(0, kind=Kind.STORE, length=len(word.body)) + word.body
+            for one in self._group.channels[1:]:
+                one.agent.send(Hand(member=one.number, task=0, frames=order))
+        elif word.kind == Kind.READY:
+            try:
+                self.seen = msgspec.msgpack.decode(word.body, type=dict[str, str | None])
+            except msgspec.MsgspecError as error:
+                self._group.unfit[self.rank] = f"it sent what cannot be read: {printable(str(error))}"
+            self.pid = word.pid
+        else:
+            self._group.unfit[self.rank] = word.body.decode(errors="replace")
 
-    def _ended(self, code: int, moment: float, *, lost: str = "") -> None:
+    def _ended(self, code: int, moment: float, *, lost: str) -> None:
         if self.exited is None:
             self.busy = False
             self.exited = Exited(group=0, rank=self.rank, code=code, moment=moment, lost=lost)
-            self._generation.exits[self.rank] = self.exited
+            self._group.exits[self.rank] = self.exited
 
     def lose(self, why: str) -> None:
         """Record that its agent is out of reach."""
@@ -173,32 +182,27 @@ class Attached:
 
     def fork(
         self,
-        *,
+        group: RemoteGroup,
         rank: int,
+        *,
         world_size: int,
         environment: int,
         device_type: str,
         backend: str | None,
-        group_timeout: float,
-        pulse: float,
-        generation: Generation,
     ) -> RemoteRank:
-        """Order a rank to be forked; `pulse` is the seconds between two reports on its progress."""
+        """Order a rank of `group` to be forked."""
         self._numbers += 1
-        one = RemoteRank(self, self._numbers, rank=rank, generation=generation)
-        self._ranks[self._numbers] = one
-        self.send(
-            Fork(
-                member=self._numbers,
-                environment=environment,
-                rank=rank,
-                world_size=world_size,
-                device_type=device_type,
-                backend=backend,
-                group_timeout=group_timeout,
-                pulse=pulse,
-            )
+        one = self._ranks[self._numbers] = RemoteRank(self, self._numbers, rank=rank, group=group)
+        order = Fork(
+            member=self._numbers,
+            environment=environment,
+            rank=rank,
+            world_size=world_size,
+            device_type=device_type,
+            backend=backend,
+            pulse=group.pulse,
         )
+        self.send(order)
         return one
 
     def forget(self, one: RemoteRank) -> None:
@@ -215,11 +219,10 @@ class Attached:
         if self.link.heard != self._heard:
             self._heard, self.quiet = self.link.heard, 0.0
         while self.link.messages:
-            word = read_word(self.link.messages.popleft())
+            word = words.decode(self.link.messages.popleft())
             if isinstance(word, Pulse):
                 for seen in word.ranks:
-                    found = self._ranks.get(seen.member)
-                    if found is not None:
+                    if (found := self._ranks.get(seen.member)) is not None:
                         found.pulse, found.pulsed = seen, time.monotonic()
             elif word.member in self._ranks:
                 self._ranks[word.member].hear(word)

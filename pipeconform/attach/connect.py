@@ -23,7 +23,7 @@ from pipeconform.attach.launch import identity_of
 from pipeconform.attach.link import Link, keep_alive
 from pipeconform.errors import PipeconformError, UsageError
 
-__all__ = ["SILENCE", "ControllerGone", "connected"]
+__all__ = ["SILENCE", "ControllerGone", "NoController", "connected"]
 
 SILENCE = 16  # seconds without a message after which a host counts as gone, on either side
 _GREETING = 120.0  # seconds; a controller that judges a case is slow to answer
@@ -33,9 +33,13 @@ Say = Callable[[str], None]
 
 
 class ControllerGone(PipeconformError):  # noqa: N818 - it is raised as a statement
-    """The connection to the controller ended without a goodbye, or was never made."""
+    """The connection to the controller ended without a goodbye."""
 
     exit_code = 1
+
+
+class NoController(ControllerGone):
+    """No controller listens at the address."""
 
 
 def connected(
@@ -52,7 +56,7 @@ def connected(
 
     Raises:
         UsageError: the controller refuses this agent, or does not know the token.
-        ControllerGone: there is none.
+        NoController: there is none.
     """
     deadline = time.monotonic() + wait
     told = ""
@@ -64,7 +68,7 @@ def connected(
         except OSError as error:
             why = str(error.strerror or error)
         if time.monotonic() > deadline:
-            raise ControllerGone(f"no controller at {host}:{port} within {wait:g} s: {why}")
+            raise NoController(f"no controller at {host}:{port} within {wait:g} s: {why}")
         if why != told:
             told = why
             say(f"waits for the controller at {host}:{port}: {why}")

@@ -5,25 +5,22 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from pipeconform.attach.attached import Attached, RemoteRank
+from pipeconform.attach.attached import Attached, RemoteGroup, RemoteRank
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
-from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
-from pipeconform.attach.messages import Standing as StandingWord
+from pipeconform.attach.messages import Ask, Kill, Prepare, Told
 from pipeconform.attach.placement import placed
 from pipeconform.attach.quorum import Quorum
 from pipeconform.errors import PoolError
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.standing import Standing
-from pipeconform.ranks.wire import Exited
 
 __all__ = ["RemoteCrew", "Setting", "pulse_for"]
 
-_GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that only the pool decides
 _ASKED = 3.0  # seconds for the answers of ranks, both ways included
 _ECHO = 1.0  # seconds between a failure and the report of the loss that caused it
 _PULSES = 5000  # per second that a controller can read with a part of its time
@@ -59,41 +56,6 @@ class Setting:
                     preload=self.preload,
                 )
             )
-
-
-@dataclass
-class RemoteGroup:
-    """One generation of ranks."""
-
-    channels: tuple[RemoteRank, ...] = ()
-    discarded: bool = False
-    pulse: float = _FASTEST
-    exits: dict[int, Exited] = field(default_factory=dict)
-    unfit: dict[int, str] = field(default_factory=dict)
-    _ready: int = 0
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self.channels)
-
-    @property
-    def pids(self) -> tuple[int, ...] | None:
-        """Process ids, each on its own host; None until all are known."""
-        pids = tuple(one.pid for one in self.channels if one.pid is not None)
-        return pids if len(pids) == self.size else None
-
-    def meet(self, word: StoreAt) -> None:
-        """Tell the other ranks where rank 0 waits for them."""
-        for one in self.channels[1:]:
-            one.agent.send(StoreAt(member=one.number, host=word.host, port=word.port))
-
-    @property
-    def ready(self) -> bool:
-        """Whether all are set up; called after every message, so ranks that were ready are not checked again."""
-        while self._ready < self.size and self.channels[self._ready].seen is not None:
-            self._ready += 1
-        return self._ready == self.size
 
 
 class RemoteCrew:
@@ -133,21 +95,19 @@ class RemoteCrew:
 
     def _fork(self) -> None:
         agents = self._hub.agents
-        group = self._group = RemoteGroup(pulse=pulse_for(len(agents)))
+        group = self._group = RemoteGroup(pulse_for(len(agents)))
         ranks: list[RemoteRank] = []
         identities, load = [agent.identity for agent in agents], [agent.load for agent in agents]
         for rank, index in enumerate(placed(identities, self._size, load=load)):
             self._setting.prepare(agents[index])
             ranks.append(
                 agents[index].fork(
-                    rank=rank,
+                    group,
+                    rank,
                     world_size=self._size,
                     environment=self._setting.number,
                     device_type=self._setting.device_type,
                     backend=self._setting.backend,
-                    group_timeout=_GROUP_TIMEOUT,
-                    pulse=group.pulse,
-                    generation=group,
                 )
             )
         group.channels = tuple(ranks)
@@ -263,19 +223,19 @@ class RemoteCrew:
 
     def ask(self, ranks: Sequence[int]) -> Inquiry:
         """Ask `ranks` what they are doing."""
-        return Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStanding)
+        return self._inquiry(ranks, stacks=False)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """Their Python stacks; the answers also bring their output."""
-        asked = Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStacks)
-        asked.wait()
-        found = {rank: word for rank, word in asked.replies().items() if isinstance(word, Stacks)}
+        asked = self._inquiry(ranks, stacks=True)
+        asked.settle()
+        found = asked.replies()
         self._outputs = {rank: word.output for rank, word in found.items()}
-        return {rank: word.stacks for rank, word in found.items()}
+        return {rank: word.body.decode(errors="replace") for rank, word in found.items()}
 
-    def _ticket(self) -> int:
+    def _inquiry(self, ranks: Sequence[int], *, stacks: bool) -> Inquiry:
         self._tickets += 1
-        return self._tickets
+        return Inquiry(self._hub, self.group, ranks, ticket=self._tickets, stacks=stacks)
 
 
 class RemoteEyes:
@@ -313,21 +273,15 @@ class Inquiry:
     """A question to some ranks; those whose agents are lost never answer."""
 
     def __init__(
-        self,
-        hub: Hub,
-        group: RemoteGroup,
-        ranks: Sequence[int],
-        *,
-        ticket: int,
-        of: type[AskStanding | AskStacks],
+        self, hub: Hub, group: RemoteGroup, ranks: Sequence[int], *, ticket: int, stacks: bool
     ) -> None:
         self._hub, self._ticket = hub, ticket
         self._asked = [group.channels[rank] for rank in ranks if group.channels[rank].exited is None]
         self._until = time.monotonic() + _ASKED
         for one in self._asked:
-            one.agent.send(of(member=one.number, ticket=ticket))
+            one.agent.send(Ask(member=one.number, ticket=ticket, stacks=stacks))
 
-    def replies(self) -> dict[int, StandingWord | Stacks]:
+    def replies(self) -> dict[int, Told]:
         """By rank, the answer so far."""
         return {one.rank: one.replies[self._ticket] for one in self._asked if self._ticket in one.replies}
 
@@ -337,14 +291,18 @@ class Inquiry:
         return {
             rank: _standing(word.body).shifted(began[rank])
             for rank, word in self.replies().items()
-            if isinstance(word, StandingWord) and word.body
+            if word.body
         }
 
     def wait(self) -> dict[int, Standing]:
         """The standings when no more are expected."""
+        self.settle()
+        return self.answers()
+
+    def settle(self) -> None:
+        """Wait until no more answers are expected."""
         while not self.over:
             self._hub.step(0.05)
-        return self.answers()
 
     @property
     def over(self) -> bool:

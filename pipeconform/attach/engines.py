@@ -6,11 +6,13 @@ An engine that is there already has found the hosts, and starts, ends and limits
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from shutil import which
 from typing import Protocol
 
@@ -18,10 +20,11 @@ from pipeconform.errors import UsageError
 
 __all__ = ["ENGINES", "Engine", "engine_of"]
 
-ENGINES = ("local", "slurm", "torchrun")
+ENGINES = ("local", "slurm", "ray", "torchrun")
 """The values of ``--on``; local ranks need no agents."""
 _RESTARTS = 100
-_WAIT = "60"  # seconds in which an agent must find the controller, which listens before it starts agents
+_WAIT = 60  # seconds in which an agent must find the controller, which listens before it starts agents
+_WAIT_HERE = 5  # the same on the controller's machine
 
 
 class Engine(Protocol):
@@ -46,7 +49,7 @@ class Engine(Protocol):
         """The command that replaces the one with this index, for the `attempt`-th time."""
 
 
-def engine_of(name: str, *, environment: Mapping[str, str] | None = None) -> Engine:
+def engine_of(name: str, *, device_type: str = "cpu", environment: Mapping[str, str] | None = None) -> Engine:
     """The engine of ``--on``.
 
     Raises:
@@ -55,6 +58,10 @@ def engine_of(name: str, *, environment: Mapping[str, str] | None = None) -> Eng
     known = os.environ if environment is None else environment
     if name == "torchrun":
         return Torchrun()
+    if name == "ray":
+        if find_spec("ray") is None:
+            raise UsageError("--on ray needs Ray, which is not installed: pip install 'pipeconform[ray]'")
+        return Ray(gpu=device_type == "cuda")
     if name != "slurm":
         raise UsageError(f"--on {name}: expected {', '.join(ENGINES)}")
     if "SLURM_JOB_ID" not in known:
@@ -68,8 +75,16 @@ def engine_of(name: str, *, environment: Mapping[str, str] | None = None) -> Eng
     return Slurm(nodes=int(nodes) if nodes.isdecimal() else 1, node=known.get("SLURMD_NODENAME", ""))
 
 
-def _agent(controller: str) -> tuple[str, ...]:
-    return ("-m", "pipeconform.agent", "--controller", controller, "--wait", _WAIT)
+def _agent(controller: str, *, wait: int = _WAIT) -> tuple[str, ...]:
+    return ("-m", "pipeconform.agent", "--controller", controller, "--wait", str(wait), "--guest")
+
+
+def _address(*names: str) -> str:
+    """The address of the first of these names of this machine that can be resolved."""
+    for name in filter(None, names):
+        with contextlib.suppress(OSError):
+            return socket.gethostbyname(name)
+    return "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +100,7 @@ class Slurm:
     @property
     def host(self) -> str:
         """This node's address, as the allocation's nodes resolve its name."""
-        for name in filter(None, (self.node, socket.gethostname())):
-            try:
-                found = socket.gethostbyname(name)
-            except OSError:
-                continue
-            return found
-        return "127.0.0.1"
+        return _address(self.node, socket.gethostname())
 
     def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
         """A step for each agent."""
@@ -119,8 +128,33 @@ class Torchrun:
     def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
         """One command for all agents."""
         numbers = (f"--nproc-per-node={agents}", f"--max-restarts={_RESTARTS}", "--standalone")
-        return ((sys.executable, "-m", "torch.distributed.run", *numbers, *_agent(controller)),)
+        return (
+            (sys.executable, "-m", "torch.distributed.run", *numbers, *_agent(controller, wait=_WAIT_HERE)),
+        )
 
     def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
         """Not asked for: torchrun restarts what ends, and its own end is the end of all."""
         raise AssertionError(f"torchrun restarts its workers by itself: {number}, {attempt}, {controller}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """A process that keeps actors of Ray running; see `pipeconform.attach.on_ray`."""
+
+    gpu: bool = False
+    title: str = "Ray's process"
+    restarts_itself: bool = True
+
+    @property
+    def host(self) -> str:
+        """This machine's address, as its own name is resolved."""
+        return _address(socket.gethostname())
+
+    def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
+        """One command for all agents."""
+        asked = ("--agents", str(agents), "--controller", controller, *(["--gpu"] if self.gpu else []))
+        return ((sys.executable, "-m", "pipeconform.attach.on_ray", *asked),)
+
+    def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
+        """Not asked for: the process starts actors again, and its own end is the end of all."""
+        raise AssertionError(f"actors are started again elsewhere: {number}, {attempt}, {controller}")

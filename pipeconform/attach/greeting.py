@@ -39,7 +39,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-PROTOCOL = 3
+PROTOCOL = 4
 GREETING_LIMIT = 4096  # bytes of one message
 _CONTROLLERS_OWN = ("campaign", "certificate", "commands", "export", "gate", "report", "spec")
 

@@ -7,24 +7,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from pipeconform.attach.link import MESSAGE_LIMIT
-from pipeconform.attach.messages import (
-    Answer,
-    Fork,
-    Gone,
-    Ready,
-    Seen,
-    Stacks,
-    Standing,
-    StoreAt,
-    Unfit,
-    Word,
-)
+from pipeconform.attach.messages import Ask, Fork, Gone, Hand, Said, Seen, Told, Word
 from pipeconform.errors import PoolError
 from pipeconform.ranks.channel import Frame
 from pipeconform.ranks.evidence import Look, look, progressed
@@ -32,10 +21,11 @@ from pipeconform.ranks.forkserver import ForkServer, tail
 from pipeconform.ranks.questions import Question
 from pipeconform.ranks.stacks import Dump
 from pipeconform.ranks.verdict import Raised
-from pipeconform.ranks.wire import Address, Kind, RankSpec, frame
+from pipeconform.ranks.wire import Kind, RankSpec
 
 __all__ = ["Member"]
 
+_GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that only the pool decides
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 _ANSWER_LIMIT = MESSAGE_LIMIT - (1 << 16)
 
@@ -47,7 +37,9 @@ class Member:
         self.server = server
         self.number = order.member
         self._folder = Path(tempfile.mkdtemp(prefix="member-", dir=server.folder))
-        self._output, self._stacks = self._folder / "output", self._folder / "stacks"
+        self._output, self._stacks, self._standing = map(
+            self._folder.joinpath, ("output", "stacks", "standing")
+        )
         self._output.touch()
         self._stacks.touch()
         self._group = server.fork(
@@ -60,98 +52,67 @@ class Member:
                     store="",
                     output=str(self._output),
                     stacks=str(self._stacks),
-                    standing=str(self._folder / "standing"),
+                    standing=str(self._standing),
                     variables=tuple(server.environment.effective()),
-                    group_timeout=order.group_timeout,
+                    group_timeout=_GROUP_TIMEOUT,
                     listen=listen,
                 )
             ]
         )
         self._channel = self._group.channels[0]
-        self._seen: dict[str, str | None] | None = None
-        self._ready = False
-        self._task: int | None = None
+        self._task = 0
         self._began = time.monotonic()
         self._look: Look | None = None
         self._progressed = 0
-        self._asked: list[tuple[Question | Dump, Callable[[], Word]]] = []
+        self._asked: list[tuple[int, Question | Dump]] = []
         self.over = False
         """Whether its end has been reported."""
 
     @property
     def busy(self) -> bool:
         """Whether it runs a task."""
-        return self._task is not None and not self.over
+        return self._task > 0 and not self.over
 
     @property
     def asked(self) -> bool:
         """Whether an answer of its rank is awaited."""
         return bool(self._asked)
 
-    def meet(self, host: str, port: int) -> None:
-        """Tell the rank where rank 0 waits for it."""
-        body = msgspec.msgpack.encode(Address(host=host, port=port))
-        self._channel.send([frame(0, kind=Kind.STORE, length=len(body)) + body])
+    def hand(self, order: Hand) -> None:
+        """Pass frames on to the rank."""
+        if order.task:
+            self._task, self._began = order.task, time.monotonic()
+            self._look, self._progressed = None, 0
+        self._channel.send([order.frames])
 
-    def run(self, number: int, name: str, payload: bytes) -> None:
-        """Hand a task to the rank."""
-        self._task, self._began = number, time.monotonic()
-        self._look, self._progressed = None, 0
-        title = name.encode()
-        head = frame(number, kind=Kind.NAME, length=len(title)) + title
-        self._channel.send([head + frame(number, kind=Kind.TASK, length=len(payload)), payload])
-
-    def ask_standing(self, ticket: int) -> None:
-        """Ask the rank what it is doing."""
-        question = Question(self.server, self._group, paths={0: self._folder / "standing"})
-
-        def word() -> Word:
-            found = question.answers().get(0)
-            body = b"" if found is None else msgspec.json.encode(found.shifted(-self._began))
-            return Standing(member=self.number, ticket=ticket, body=body)
-
-        self._asked.append((question, word))
-
-    def ask_stacks(self, ticket: int) -> None:
-        """Ask the rank for its stacks."""
-        self.server.signal(self._group, ranks=(0,), signum=signal.SIGUSR1)
-        dump = Dump({0: self._stacks})
-
-        def word() -> Word:
-            output = tail(self._output)
-            return Stacks(member=self.number, ticket=ticket, stacks=dump.texts()[0], output=output)
-
-        self._asked.append((dump, word))
+    def ask(self, order: Ask) -> None:
+        """Ask the rank what it is doing, or for its stacks."""
+        if order.stacks:
+            self.server.signal(self._group, ranks=(0,), signum=signal.SIGUSR1)
+            self._asked.append((order.ticket, Dump({0: self._stacks})))
+        else:
+            question = Question(self.server, self._group, paths={0: self._standing})
+            self._asked.append((order.ticket, question))
 
     def turn(self) -> Iterator[Word]:
         """What has happened since the last call, as reports to the controller."""
         exited = self._group.exits.get(0)
         if exited is not None:
             self._channel.pull(everything=True)  # an answer before its death counts
-        while self._channel.frames and not self.over:
-            yield from self._told(self._channel.frames.popleft())
-        if self._channel.wrong and self._task is not None:
-            body = _refused(f"the rank sent {self._channel.wrong}")
-            after = time.monotonic() - self._began
-            yield Answer(member=self.number, number=self._task, kind="raised", body=body, after=after)
-            self._task = None
-        if self._seen is not None and not self._ready and self._group.pids is not None:
-            self._ready = True
-            yield Ready(member=self.number, pid=self._group.pids[0], seen=self._seen)
-        for asked in [asked for asked in self._asked if asked[0].over]:
-            self._asked.remove(asked)
-            yield asked[1]()
-        if not self.over and exited is not None:
+        while self._channel.frames and self._group.pids is not None:
+            yield self._said(self._channel.frames.popleft(), pid=self._group.pids[0])
+        if self._channel.wrong and self.busy:
+            frame = Frame(number=self._task, moment=time.monotonic(), kind=Kind.RAISED, body=b"")
+            yield self._said(frame, pid=0, refused=f"the rank sent {self._channel.wrong}")
+        for one in [one for one in self._asked if one[1].over]:
+            self._asked.remove(one)
+            yield self._told(*one)
+        why = "" if exited is not None else self._unserved()
+        if not self.over and (exited is not None or why):
             self.over = True
-            yield Gone(
-                member=self.number,
-                code=exited.code,
-                after=exited.moment - self._began,
-                output=tail(self._output),
-            )
-        elif not self.over and (why := self._unserved()):
-            self.over = True
-            yield Gone(member=self.number, code=0, after=time.monotonic() - self._began, output="", lost=why)
+            code, moment = (0, time.monotonic()) if exited is None else (exited.code, exited.moment)
+            after, output = moment - self._began, "" if why else tail(self._output)
+            yield Gone(member=self.number, code=code, after=after, output=output, lost=why)
 
     def _unserved(self) -> str:
         """Why its fork server can report no more on it; empty while it can."""
@@ -161,37 +122,26 @@ class Member:
             return str(error)
         return self._group.failure or ""
 
-    def _told(self, said: Frame) -> Iterator[Word]:
-        match said.kind:
-            case Kind.READY:
-                self._seen = msgspec.msgpack.decode(said.body, type=dict[str, str | None])
-            case Kind.STORE:
-                address = msgspec.msgpack.decode(said.body, type=Address)
-                yield StoreAt(member=self.number, host=address.host, port=address.port)
-            case Kind.UNFIT:
-                printed = tail(self._output)
-                text = said.body.decode() + (f"\nit printed:\n{printed}" if printed else "")
-                self.over = True
-                yield Unfit(member=self.number, reason=text)
-            case _ if said.number == self._task:
-                self._task = None
-                yield self._answered(said)
-
-    def _answered(self, said: Frame) -> Answer:
-        body, after = said.body, said.moment - self._began
+    def _said(self, frame: Frame, *, pid: int, refused: str = "") -> Said:
+        kind, body = frame.kind, frame.body
+        if kind == Kind.UNFIT and (printed := tail(self._output)):
+            body += f"\nit printed:\n{printed}".encode()
         if len(body) > _ANSWER_LIMIT:
-            body, returned = _refused(f"the answer has {len(body)} bytes; {_ANSWER_LIMIT} can be sent"), False
-        elif said.kind not in (Kind.BYTES, Kind.RAISED):
-            body, returned = _refused(f"the rank sent a frame of kind {said.kind.name}"), False
-        else:
-            returned = said.kind == Kind.BYTES
-        return Answer(
-            member=self.number,
-            number=said.number,
-            kind="returned" if returned else "raised",
-            body=body,
-            after=after,
-        )
+            refused = f"the answer has {len(body)} bytes; {_ANSWER_LIMIT} can be sent"
+        if refused:
+            kind = Kind.RAISED
+            body = msgspec.msgpack.encode(Raised(type="pipeconform.AnswerRefused", message=refused))
+        if frame.number == self._task:
+            self._task = 0
+        after = frame.moment - self._began
+        return Said(self.number, pid=pid, number=frame.number, kind=kind, body=body, after=after)
+
+    def _told(self, ticket: int, asked: Question | Dump) -> Told:
+        if isinstance(asked, Dump):
+            return Told(self.number, ticket, body=asked.texts()[0].encode(), output=tail(self._output))
+        found = asked.answers().get(0)
+        body = b"" if found is None else msgspec.json.encode(found.shifted(-self._began))
+        return Told(self.number, ticket, body=body)
 
     def look(self) -> Seen:
         """Look at the rank, and count it if it has progressed since the last look."""
@@ -211,7 +161,3 @@ class Member:
         self._asked.clear()
         self.server.discard(self._group)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _refused(message: str) -> bytes:
-    return msgspec.msgpack.encode(Raised(type="pipeconform.AnswerRefused", message=message))

@@ -1,37 +1,31 @@
 """The messages between controller and agent after both have proved that they know the token.
 
-MessagePack with a schema on both sides: anything else ends the connection. Payloads, answers and the
-tensors in them are bytes that agents pass on unread. Times are seconds since the task was handed
-to its rank, on the agent's own clock: clocks of different hosts are never compared.
+MessagePack with a schema on both sides: anything else ends the connection. What ranks are sent and say crosses in the
+frames of `pipeconform.ranks.wire`, which agents pass on unread. Times are seconds since the task was handed to its
+rank, on the agent's own clock: clocks of different hosts are never compared.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 __all__ = [
-    "Answer",
-    "AskStacks",
-    "AskStanding",
+    "Ask",
     "Bye",
     "Fork",
     "Gone",
+    "Hand",
     "Kill",
     "Order",
     "Prepare",
     "Pulse",
-    "Ready",
-    "Stacks",
-    "Standing",
-    "StoreAt",
-    "Task",
-    "Unfit",
+    "Said",
+    "Seen",
+    "Told",
     "Word",
     "encode",
-    "read_order",
-    "read_word",
+    "orders",
+    "words",
 ]
 
 
@@ -54,40 +48,24 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     device_type: str
     """The device type; the agent knows the index of its own device."""
     backend: str | None
-    group_timeout: float
     pulse: float
     """Seconds between two pulses while it runs a task."""
 
 
-class StoreAt(msgspec.Struct, frozen=True, tag=True):
-    """Where the ranks of a group meet: rank 0 reports it, the controller passes it on to the others."""
+class Hand(msgspec.Struct, frozen=True, tag=True):
+    """Send these frames to the rank; `task` is the number of the task in them, 0 if there is none."""
 
     member: int
-    host: str
-    port: int
+    task: int
+    frames: bytes
 
 
-class Task(msgspec.Struct, frozen=True, tag=True):
-    """Run ``"module:function"`` with a payload."""
-
-    member: int
-    number: int
-    name: str
-    payload: bytes
-
-
-class AskStanding(msgspec.Struct, frozen=True, tag=True):
-    """Ask what the rank is doing."""
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Ask the rank what it is doing, or for its stacks."""
 
     member: int
     ticket: int
-
-
-class AskStacks(msgspec.Struct, frozen=True, tag=True):
-    """Ask for the rank's stacks and its output."""
-
-    member: int
-    ticket: int
+    stacks: bool
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -100,27 +78,13 @@ class Bye(msgspec.Struct, frozen=True, tag=True):
     """The run is over."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The rank is set up and sees these variables."""
+class Said(msgspec.Struct, frozen=True, tag=True):
+    """A frame that the rank sent, and its process id."""
 
     member: int
     pid: int
-    seen: dict[str, str | None]
-
-
-class Unfit(msgspec.Struct, frozen=True, tag=True):
-    """The rank could not be set up."""
-
-    member: int
-    reason: str
-
-
-class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The task's return value, or what it raised as a verdict in MessagePack."""
-
-    member: int
     number: int
-    kind: Literal["returned", "raised"]
+    kind: int
     body: bytes
     after: float
 
@@ -152,49 +116,24 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[Seen, ...]
 
 
-class Standing(msgspec.Struct, frozen=True, tag=True):
-    """A `pipeconform.ranks.standing.Standing` in JSON; empty where the rank did not answer."""
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """An answer to `Ask`: a `pipeconform.ranks.standing.Standing` in JSON, or stacks and the end of the output.
+
+    The body is empty where the rank did not answer.
+    """
 
     member: int
     ticket: int
     body: bytes
+    output: str = ""
 
 
-class Stacks(msgspec.Struct, frozen=True, tag=True):
-    """Stacks and output; each may be empty."""
+Order = Prepare | Fork | Hand | Ask | Kill | Bye
+Word = Said | Gone | Pulse | Told
 
-    member: int
-    ticket: int
-    stacks: str
-    output: str
-
-
-Order = Prepare | Fork | StoreAt | Task | AskStanding | AskStacks | Kill | Bye
-Word = StoreAt | Ready | Unfit | Answer | Gone | Pulse | Standing | Stacks
-
-_encoder = msgspec.msgpack.Encoder()
-_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
-_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
-
-
-def encode(message: Order | Word) -> bytes:
-    """The body of a frame."""
-    return _encoder.encode(message)
-
-
-def read_order(body: bytes) -> Order:
-    """Decode an order of the controller.
-
-    Raises:
-        msgspec.MsgspecError: it is none of the messages.
-    """
-    return _orders.decode(body)
-
-
-def read_word(body: bytes) -> Word:
-    """Decode a report of an agent.
-
-    Raises:
-        msgspec.MsgspecError: it is none of the messages.
-    """
-    return _words.decode(body)
+encode = msgspec.msgpack.Encoder().encode
+"""The body of a frame between controller and agent."""
+orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+"""Reads what the controller sends; MsgspecError if it is none of its messages."""
+words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+"""Reads what an agent sends; MsgspecError if it is none of its messages."""

@@ -117,7 +117,7 @@ def controller_of(
     if attach in _kept:
         yield _kept[attach]
         return
-    engine = engine_of(attach.engine) if attach.engine else None
+    engine = engine_of(attach.engine, device_type=devices.device_type) if attach.engine else None
     token = read_token(attach.token_file) if engine is None else secrets.token_hex(32).encode()
     host = attach.host or ("" if engine is None else engine.host)
     with ExitStack() as stack:

@@ -21,7 +21,8 @@ attach_options = all_of(
     click.option(
         "--on",
         metavar="ENGINE",
-        help="What starts the ranks: local; slurm, in an allocation; torchrun, on this machine.  [default: local]",
+        help="What starts the ranks: local; slurm, in an allocation; ray, in a cluster; torchrun, on this machine.  "
+        "[default: local]",
     ),
     click.option(
         "--min-agents",

@@ -107,7 +107,7 @@ def resumed(context: click.Context, resume: Path, given: dict[str, Any]) -> dict
     """The parameters of the run in the folder `resume`; `given` unchanged if there is none yet and it names one.
 
     Raises:
-        UsageError: there is no run in the folder, it is complete, or a parameter on the command line differs.
+        UsageError: there is no run in the folder, or a parameter on the command line differs.
     """
     journal = Journal.of(resume)
     settings = journal.settings(Settings)
@@ -117,9 +117,6 @@ def resumed(context: click.Context, resume: Path, given: dict[str, Any]) -> dict
                 f"no run to resume in {resume}; with --impl and the other options, --resume begins one there"
             )
         return given
-    ended = journal.ended()
-    if ended is not None and ended.complete:
-        raise UsageError(f"the run in {resume} is complete; leave --resume out to judge everything anew")
     _require_same(context, settings, given, resume=resume)
     path = settings.expectations
     return {

@@ -1,16 +1,22 @@
 """What engines are asked for, and how the processes that they start are followed."""
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from pipeconform.attach import engines
 from pipeconform.attach import supervised as module
-from pipeconform.attach.engines import Slurm, Torchrun, engine_of
+from pipeconform.attach.engines import Ray, Slurm, Torchrun, engine_of
 from pipeconform.attach.supervised import supervised
 from pipeconform.errors import HarnessError, UsageError
+from tests.attach.sites import free_port
 
 
 def test_slurms_steps_go_to_the_nodes_in_turn_and_a_replacement_to_the_next_one():
@@ -29,12 +35,31 @@ def test_torchrun_starts_all_agents_with_one_command():
     (command,) = Torchrun().commands(3, controller="h:1")
 
     assert "--nproc-per-node=3" in command
-    assert command[-6:-2] == ("-m", "pipeconform.agent", "--controller", "h:1")
+    assert command[-7:-3] == ("-m", "pipeconform.agent", "--controller", "h:1")
+    assert command[-1] == "--guest"
+
+
+def test_ray_keeps_all_agents_running_by_one_process_and_gives_each_a_gpu_where_ranks_need_one():
+    (command,) = Ray().commands(3, controller="h:1")
+    (with_gpus,) = Ray(gpu=True).commands(3, controller="h:1")
+
+    assert command[1:] == ("-m", "pipeconform.attach.on_ray", "--agents", "3", "--controller", "h:1")
+    assert with_gpus == (*command, "--gpu")
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+
+    with pytest.raises(UsageError, match="pip install 'pipeconform\\[ray\\]'"):
+        engine_of("ray")
 
 
 @pytest.mark.parametrize(
     ("name", "environment", "said"),
-    [("slurm", {}, "start it with sbatch or salloc"), ("nonsense", {}, "expected local, slurm, torchrun")],
+    [
+        ("slurm", {}, "start it with sbatch or salloc"),
+        ("nonsense", {}, "expected local, slurm, ray, torchrun"),
+    ],
 )
 def test_an_engine_that_is_not_there_is_refused(name, environment, said):
     with pytest.raises(UsageError, match=said):
@@ -74,8 +99,8 @@ def started(engine, lines, agents=1):
     )
 
 
-def until(condition):
-    deadline = time.monotonic() + 60
+def until(condition, *, limit=60):
+    deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
@@ -133,3 +158,43 @@ def test_a_run_on_torchrun_finds_what_a_local_one_finds(typed, tmp_path):
         )
 
     assert results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_agents_of_torchrun_end_soon_after_their_controller_was_killed(tmp_path):
+    """They are not started again a hundred times, each to wait for a controller that is gone."""
+    command = [sys.executable, "-m", "pipeconform", "run", "--impl", "reference", "--on", "torchrun"]
+    asked = ("--schedules", "GPipe", "--ranks", "1-2", "--examples", "500", "--out", "out")
+    environment = {**os.environ, "PIPECONFORM_MARK": str(tmp_path)}
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen([*command, *asked], cwd=tmp_path, env=environment, stdout=said, stderr=said)
+    try:
+        until(lambda: b"agents: 2" in (tmp_path / "said").read_bytes(), limit=300)
+    finally:
+        run.kill()
+        run.wait()
+
+    until(lambda: not marked(tmp_path), limit=120)
+
+
+def marked(folder):
+    """The processes that have inherited the mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"PIPECONFORM_MARK={folder}".encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
+
+
+def test_a_guest_ends_well_where_no_controller_listens(launched):
+    codes = {}
+    for more in ((), ("--guest",)):
+        agent = launched(
+            "pipeconform.agent", "--controller", f"127.0.0.1:{free_port()}", "--wait", "0.1", *more
+        )
+        said, _ = agent.communicate(timeout=60)
+        codes[more] = agent.returncode
+        assert "no controller at 127.0.0.1" in said
+
+    assert codes == {(): 1, ("--guest",): 0}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeconform.attach.greeting import Identity, Refused, admitted, hello, require_welcome
-from pipeconform.attach.messages import read_order, read_word
+from pipeconform.attach.messages import orders, words
 
 TOKEN = b"a token that both sides know"
 ME = Identity(host="one", pid=7, address="10.0.0.1")
@@ -53,9 +53,9 @@ def test_a_spoiled_welcome_is_no_other(data):
 @given(st.binary(max_size=256), st.integers(0, 5))
 def test_a_message_is_one_of_ours_or_a_validation_error(body, kind):
     tagged = msgspec.msgpack.encode(
-        {"type": ["Ready", "Answer", "Gone", "Pulse", "Task", "Fork"][kind], "member": 1}
+        {"type": ["Said", "Told", "Gone", "Pulse", "Hand", "Fork"][kind], "member": 1}
     )
     for text in (body, tagged, tagged + body, tagged[:-1] + body):
-        for read in (read_order, read_word):
+        for decoder in (orders, words):
             with contextlib.suppress(msgspec.MsgspecError):
-                read(text)
+                decoder.decode(text)

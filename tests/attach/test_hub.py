@@ -24,6 +24,7 @@ from pipeconform.attach.greeting import (
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.link import Link
 from pipeconform.errors import UsageError
+from pipeconform.ranks.wire import Kind
 from tests.attach.sites import TOKEN
 
 ME = Identity(host="here", pid=1, address="127.0.0.1")
@@ -278,7 +279,7 @@ def test_a_controller_without_descriptors_says_so_once_idles_and_takes_agents_ag
         b"",
         b"\xff",
         msgspec.msgpack.encode({"type": "Bye"}),
-        msgspec.msgpack.encode({"type": "Ready", "member": "x"}),
+        msgspec.msgpack.encode({"type": "Said", "member": "x"}),
     ],
 )
 def test_an_agent_that_sends_no_message_of_an_agent_is_lost(site, body):
@@ -296,7 +297,7 @@ def test_an_answer_for_ranks_that_nobody_asked_for_is_ignored(site):
     here = site()
     with connect(here) as connection:
         link = greet(here, connection)
-        answer = messages.Answer(member=7, number=1, kind="returned", body=b"", after=0.0)
+        answer = messages.Said(member=7, pid=1, number=1, kind=Kind.BYTES, body=b"", after=0.0)
         link.send(messages.encode(answer))
         for _ in range(5):
             here.hub.step(0.02)

@@ -2,7 +2,10 @@
 
 import os
 
-from pipeconform.ranks import Died, Environment, Raised, Stuck
+import pytest
+
+from pipeconform.ranks import Died, Environment, Raised, Returned, Stuck
+from pipeconform.ranks.wire import Kind
 from tests.attach.sites import WITHOUT_TORCH
 
 LIMIT = 30.0
@@ -51,6 +54,31 @@ def test_what_is_not_bytes_is_not_pickled(attached):
 
     assert isinstance(verdict, Raised)
     assert "a task returns bytes" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (77, "a frame of kind 77"),
+        (Kind.READY, "a frame of kind READY"),
+        (Kind.STORE, "a frame of kind STORE"),
+        (Kind.RAISED, "something other than Raised"),
+    ],
+)
+def test_what_is_no_answer_is_its_ranks_failure_and_its_agent_goes_on(two_agents, kind, said):
+    """The judged code can write to its rank's socket."""
+    agents = [process.pid for process in two_agents[0].processes]
+    with two_agents[1].pools(preload=WITHOUT_TORCH) as pools:
+        pool = pools.bare(2, backend=None)
+        vector = pool.run("attach_tasks:send_a_frame", b"%d \xc1\xc1" % kind, time_limit=LIMIT)
+        assert isinstance(vector[0], Raised)
+        assert said in vector[0].message
+        assert vector[1] == Returned(value=b"fine", after=vector[1].after)
+        assert pool.run("attach_tasks:who", time_limit=LIMIT).values[0] == b"0 of 2 on cpu: "
+        pool.close()
+
+    assert [process.pid for process in two_agents[0].processes if process.poll() is None] == agents
+    assert len(two_agents[0].hub.agents) == 2
 
 
 def test_an_exception_crosses_with_its_traceback_and_the_waiting_rank_is_given_up(attached):

@@ -38,9 +38,11 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobRequeue=1
 KillWait=5
-SlurmdTimeout=20
+SlurmdTimeout=120
 ReturnToService=2
 MailProg=/bin/true
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
 """
 
@@ -66,7 +68,7 @@ class Cluster:
     def __init__(self, folder: Path, *, nodes: int = 2, cpus: int = 4) -> None:
         self.folder = folder
         self.names = [f"n{number}" for number in range(nodes)]
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         control, *ports = _free(1 + nodes)
         host = socket.gethostname()
         lines = [_CONF.format(host=host, control=control, folder=folder)]
@@ -74,7 +76,9 @@ class Cluster:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN"
             for name, port in zip(self.names, ports, strict=True)
         ]
-        lines.append(f"PartitionName=all Nodes={','.join(self.names)} Default=YES MaxTime=INFINITE State=UP")
+        of_all = f"Nodes={','.join(self.names)} MaxTime=INFINITE State=UP"
+        lines.append(f"PartitionName=all {of_all} Default=YES PriorityTier=1")
+        lines.append(f"PartitionName=urgent {of_all} PriorityTier=10")
         (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         (folder / "state").mkdir()
@@ -109,7 +113,7 @@ class Cluster:
 
     def kill_node(self, name: str) -> None:
         """Kill a node as a failure of its power does: its daemon, and all that runs on it."""
-        daemon = self._daemons.pop(name)
+        daemon = self.daemons.pop(name)
         daemon.kill()
         daemon.wait()
         for process in self.processes(name):
@@ -159,11 +163,22 @@ class Cluster:
         self._until(lambda: self.state_of(job) not in _UNDER_WAY, f"job {job}", limit=limit)
         return self.state_of(job)
 
+    def await_running(self, job: str, *, limit: float = 120.0) -> None:
+        """Wait until a job has begun."""
+        self._until(lambda: self.state_of(job) != "PENDING", f"job {job} to begin", limit=limit)
+
+    def await_nothing(self, *, limit: float = 60.0) -> list[int]:
+        """Wait until nothing of jobs is left; what is, when the time is over."""
+        deadline = time.monotonic() + limit
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return left
+
     def close(self) -> None:
         """End every daemon, and what is left of jobs."""
-        for daemon in reversed(self._daemons.values()):
+        for daemon in reversed(self.daemons.values()):
             daemon.terminate()
-        for daemon in self._daemons.values():
+        for daemon in self.daemons.values():
             try:
                 daemon.wait(10)
             except subprocess.TimeoutExpired:
@@ -175,14 +190,14 @@ class Cluster:
 
     def _daemon(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as output:
-            self._daemons[name] = subprocess.Popen(
+            self.daemons[name] = subprocess.Popen(
                 command, env=self.environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
 
     def _until(self, done, what: str, *, limit: float = 60.0) -> None:  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + limit
         while not done():
-            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
+            ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             assert not ended, f"{ended} ended; see {self.folder}"
             assert time.monotonic() < deadline, f"{what}: not within {limit:g} s; see {self.folder}"
             time.sleep(0.2)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.clusters.disasters import IMPL, one
+from tests.clusters.runs import (
+    ASKED,
+    CELLS,
+    ROOT,
+    SIZES,
+    TINY,
+    WRONG,
+    await_cells,
+    found,
+    judged,
+    local,
+    result_in,
+)
 from tests.clusters.slurm import Cluster, why_not
 from tests.docs.pages import blocks
 
-ROOT = Path(__file__).parents[2]
-WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
-ASKED = ("--profile", "smoke", "--schedules", "GPipe,1F1B", "--requirements", "FWD-1,TRN-1,TRN-3")
-SIZES = ("--ranks", "1-2", "--examples", "3")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_not()), reason=f"no Slurm: {why_not()}"),
@@ -55,53 +63,14 @@ def job(cluster, tmp_path):
         print(said.read_text())
 
 
-def local(folder, impl):
-    """The result of the same run without a cluster."""
-    command = [sys.executable, "-m", "pipeconform", "run", "--impl", impl, *ASKED, *SIZES, "--out", "local"]
-    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=500)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return result_in(folder / "local")
-
-
-def result_in(folder):
-    return json.loads((folder / "result.json").read_text())
-
-
-def found(result):
-    """What was judged and found; where ranks were and how long it took differ."""
-    told = ("id", "status", "signature", "digest")
-    return [
-        (
-            *(cell.get(key) for key in ("requirement", "schedule", "status", "judgements", "compared")),
-            [[violation.get(key) for key in told] for violation in cell.get("violations", [])],
-        )
-        for cell in result["cells"]
-    ]
-
-
-def await_cells(out, number, *, limit=300.0):
-    deadline = time.monotonic() + limit
-    while sum(len(path.read_text().splitlines()) for path in out.glob(".run/cells.*")) < number:
-        assert time.monotonic() < deadline, "no cell was judged"
-        time.sleep(0.05)
-
-
-def nothing_is_left(cluster, *, limit=30.0):
-    deadline = time.monotonic() + limit
-    while left := cluster.processes():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-    return True
-
-
 @pytest.mark.parametrize(("impl", "code"), [("reference", "COMPLETED"), (WRONG, "FAILED")])
 def test_the_verdicts_are_those_of_this_machine(cluster, job, tmp_path, impl, code):
     number = job("--impl", impl, *ASKED, *SIZES, "--out", "out")
 
     assert cluster.await_end(number) == code
-    assert found(result_in(tmp_path / "out")) == found(local(tmp_path, impl))
+    assert found(result_in(tmp_path / "out")) == local(tmp_path, impl)
     assert "agent 0 on host" in (tmp_path / "log").read_text()
-    assert nothing_is_left(cluster)
+    assert not cluster.await_nothing()
 
 
 def test_a_node_that_dies_costs_no_verdict(cluster, job, tmp_path):
@@ -116,11 +85,11 @@ def test_a_node_that_dies_costs_no_verdict(cluster, job, tmp_path):
         said = (tmp_path / "log").read_text()
         assert "another is started" in said
         assert ended == "FAILED", said
-        assert found(result_in(tmp_path / "out")) == found(local(tmp_path, WRONG))
+        assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG)
     finally:
         cluster.start_node("n1")
         cluster.await_idle()
-    assert nothing_is_left(cluster)
+    assert not cluster.await_nothing()
 
 
 @pytest.mark.parametrize("how", ["scancel", "requeue", "kill"])
@@ -134,7 +103,7 @@ def test_a_job_that_was_ended_goes_on(cluster, job, tmp_path, how):
         signal = ("--signal=KILL", "--full") if how == "kill" else ()
         assert cluster.run("scancel", *signal, number).returncode == 0
         cluster.await_end(number)
-        assert nothing_is_left(cluster)
+        assert not cluster.await_nothing()
         status = subprocess.run(
             [sys.executable, "-m", "pipeconform", "status", "out"],
             check=True,
@@ -148,18 +117,49 @@ def test_a_job_that_was_ended_goes_on(cluster, job, tmp_path, how):
         number = job(*arguments)
     assert cluster.await_end(number) == "FAILED"  # violations were found
     assert "judged before" in (tmp_path / "log").read_text()
-    assert found(result_in(tmp_path / "out")) == found(local(tmp_path, WRONG))
-    lines = [
-        line for path in (tmp_path / "out").glob(".run/cells.*") for line in path.read_text().splitlines()
-    ]
-    assert len(lines) == 6
-    assert nothing_is_left(cluster)
+    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG)
+    assert judged(tmp_path / "out") == CELLS
+    assert not cluster.await_nothing()
+
+
+@pytest.mark.parametrize(
+    ("number", "met"),
+    [(2, "REQUEUED"), (3, "TIMEOUT"), (5, "PREEMPTED")],
+    ids=["drain", "time limit", "preempted"],
+)
+def test_a_disaster_costs_no_verdict(cluster, tmp_path, number, met):
+    known = local(tmp_path, IMPL, TINY)
+    (tmp_path / "run").mkdir()
+    row = one(cluster, tmp_path / "run", number, known=known)
+
+    assert row["met"] == met, row
+    assert row["well"], row
+
+
+def test_an_array_job_certifies_in_shards_that_are_merged(cluster, tmp_path, pytestconfig, monkeypatch):
+    docs = pytestconfig.rootpath / "docs"
+    snippets = {block.title: block.text for block in blocks(docs / "gating.md") if block.title}
+    (source,) = [block.text for block in blocks(docs / "certify.md") if block.title == "mine.py"]
+    (tmp_path / "adapter.py").write_text(source)
+    (tmp_path / "certify.sbatch").write_text(snippets["certify.sbatch"])
+    (tmp_path / "merge.sh").write_text(snippets["merge.sh"])
+    monkeypatch.setitem(cluster.environment, "PYTHONPATH", str(ROOT))
+    path = os.pathsep.join([str(Path(sys.executable).parent), cluster.environment["PATH"]])
+    monkeypatch.setitem(cluster.environment, "PATH", path)
+    first = cluster.submit(tmp_path / "certify.sbatch", cwd=tmp_path)
+    merge = cluster.submit(
+        tmp_path / "merge.sh", f"--dependency=afterok:{first}", "--output=merged", cwd=tmp_path
+    )
+
+    assert cluster.await_end(merge, limit=1500) == "COMPLETED", (tmp_path / "merged").read_text()
+    assert "VERIFIED (merged here, unsigned)" in (tmp_path / "merged").read_text()
+    assert not cluster.await_nothing()
 
 
 def test_the_script_of_the_documentation_runs_as_it_stands(cluster, tmp_path, pytestconfig, monkeypatch):
     docs = pytestconfig.rootpath / "docs"
-    (script,) = [one.text for one in blocks(docs / "clusters.md") if one.title == "run.sbatch"]
-    (source,) = [one.text for one in blocks(docs / "certify.md") if one.title == "mine.py"]
+    (script,) = [block.text for block in blocks(docs / "clusters.md") if block.title == "run.sbatch"]
+    (source,) = [block.text for block in blocks(docs / "certify.md") if block.title == "mine.py"]
     limits = "--schedules GPipe --requirements FWD-1 --ranks 1-2 --examples 2 --profile smoke"  # only shorter
     (tmp_path / "run.sbatch").write_text(script.replace("--on slurm", f"--on slurm {limits}"))
     (tmp_path / "adapter.py").write_text(source)
@@ -173,7 +173,7 @@ def test_the_script_of_the_documentation_runs_as_it_stands(cluster, tmp_path, py
 
     assert cluster.await_end(number) == "COMPLETED", (tmp_path / f"slurm-{number}.out").read_text()
     assert result_in(tmp_path / "results")["run"]["complete"]
-    assert nothing_is_left(cluster)
+    assert not cluster.await_nothing()
 
 
 def test_without_an_allocation_it_says_so(tmp_path):

@@ -95,13 +95,32 @@ def test_an_expectations_file_that_has_changed_is_refused(typed, tmp_path):
     assert "the file of --expectations" in err
 
 
-def test_a_complete_run_is_not_resumed(typed, tmp_path):
-    (tmp_path / "mine.py").write_text(ADAPTER)
-    assert typed(*RUN)[0] == 0
-    code, _, err = typed("run", "--resume", "out")
+WRONG = """
+from pipeconform.reference_impl.faults.scale import NotDivided
 
-    assert code == 2
-    assert "the run in out is complete" in err
+
+class Mine(NotDivided):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("source", "own"), [(ADAPTER, 0), (WRONG, 1)])
+def test_a_complete_run_ends_again_as_it_ended(typed, tmp_path, source, own):
+    """A job that is requeued when its run was complete gets the run's exit code, and judges nothing."""
+    (tmp_path / "mine.py").write_text(source)
+    asked = ("run", "--impl", "mine.py:Mine", "--profile", "smoke", "--requirements", "FWD-1,TRN-3")
+    sizes = ("--schedules", "GPipe", "--ranks", "1-2", "--examples", "2")
+    code, out, err = typed(*asked, *sizes, "--out", "out")
+    assert code == own, out + err
+    first = json.loads((tmp_path / "out/result.json").read_text())
+    code, out, err = typed("run", "--resume", "out")
+
+    assert code == own, out + err
+    assert "resuming the run in out: 2 of 2 cells judged before" in err
+    again = json.loads((tmp_path / "out/result.json").read_text())
+    assert again["cells"] == first["cells"]
+    assert again["run"]["complete"]
+    assert len(standing_of(Journal.of(tmp_path / "out")).cells) == 2
 
 
 def test_a_folder_without_a_run_begins_one_if_there_is_an_implementation(typed, tmp_path):
