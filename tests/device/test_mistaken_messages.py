@@ -1,4 +1,4 @@
-"""Why torch's verdicts of ERR on the device are not those on the CPU: plain torch shows the same, without pipeconform."""
+"""Why torch's verdicts of ERR differ on the device: plain torch shows the same, without pipeconform."""
 
 from __future__ import annotations
 
