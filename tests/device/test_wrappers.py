@@ -28,7 +28,7 @@ def judged(typed, device, monkeypatch, tmp_path):
 
 def test_the_reference_meets_on_the_device_what_wrappers_promise(judged):
     """DPW-5 has a shared parameter, of which two were made on devices; DPW-38 named a device that one rank has."""
-    asked = ("DPW-1", "DPW-5", "DPW-38")
+    asked = ("DPW-1", "DPW-5", "DPW-38", "DPW-43")
     found = judged("reference-wrapper", on="testdev", requirements=",".join(asked))
     assert found == dict.fromkeys(asked, "passed")
 
