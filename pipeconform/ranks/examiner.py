@@ -276,8 +276,8 @@ def _recorded(
     operations, groups = tuple(recorder.operations), dict(recorder.groups)
     if blocked is None and stack and _called(stack) is None and (ordered := recorder.ordered()):
         # the task sleeps, and may sleep for another reason: this is the likely one, and proves nothing
-        wait = msgspec.structs.replace(_wait(recorder, ordered[0], (), groups, stack), number=-1)
-        return Standing(doing=doing, wait=wait, recorded=True, alone=alone)
+        likely = msgspec.structs.replace(_wait(recorder, ordered[0], (), groups, stack), number=-1)
+        return Standing(doing=doing, wait=likely, recorded=True, alone=alone)
     if len(operations) > _COUNTS:
         wait = None if blocked is None else _wait(recorder, blocked.operation, (), groups, stack)
         return Standing(doing=doing, wait=wait, since=0.0 if blocked is None else blocked.since)

@@ -66,7 +66,8 @@ def placed(module: nn.Module, device: str) -> nn.Module:
     """
     moved: dict[Tensor, Tensor] = {}
     for part in module.modules():
-        for table in (part._parameters, part._buffers):
+        tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for table in tables:
             for name, tensor in table.items():
                 if tensor is None or tensor.is_meta or tensor.device == torch.device(device):
                     continue
