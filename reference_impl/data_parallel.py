@@ -27,7 +27,7 @@ from torch.distributed import ProcessGroup
 from torch.futures import Future
 
 from .communication_hooks import Hook, all_reduce_hook, check_hook
-from .deferred import materialise
+from .deferred import materialise, own_device
 from .errors import ReplicaError
 from .gradient_buckets import Bucket, buckets_of
 from .replica_join import BUFFERS, GRADIENTS, Attendance
@@ -102,7 +102,7 @@ class DataParallel(nn.Module):
         Raises:
             ReplicaError: A part has no ``reset_parameters()``.
         """
-        materialise(self.module, device=device or torch.device("cpu"))
+        materialise(self.module, device=device or own_device())
         self._take_up(broadcasts=True)
 
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from .errors import ReplicaError
 
-__all__ = ["materialise"]
+__all__ = ["materialise", "own_device"]
+
+
+def own_device() -> torch.device:
+    """This rank's device: the accelerator that is current, or with gloo alone the CPU."""
+    backends = {one.rpartition(":")[2] for one in dist.get_backend().split(",")}
+    found = None if backends == {"gloo"} else torch.accelerator.current_accelerator()
+    if found is None:
+        return torch.device("cpu")
+    return torch.device(found.type, torch.accelerator.current_device_index())
 
 
 def materialise(module: nn.Module, *, device: torch.device) -> None:

@@ -26,7 +26,7 @@ from torch.distributed import ProcessGroup
 
 from pipeconform.sharding import EXPERT, Sharding, units_of
 
-from .deferred import materialise
+from .deferred import materialise, own_device
 from .errors import ReplicaError
 from .replica_state import broadcast
 from .shards import Groups, Shard
@@ -159,7 +159,7 @@ class Sharded:
         """
         for name, groups in self._groups_of.items():
             part = self.module.get_submodule(name)
-            materialise(part, device=device or torch.device("cpu"))
+            materialise(part, device=device or own_device())
             made = (*part.named_parameters(), *part.named_buffers())
             shared = [t for n, t in made if f"{name}.{n}".lstrip(".") not in self._ignored]
             for group in (groups.over, groups.across):

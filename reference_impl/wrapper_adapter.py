@@ -159,5 +159,17 @@ def _precision(options: WrapOptions) -> MixedPrecision | None:
 
 
 def _device(options: WrapOptions) -> torch.device | None:
-    indices = (*options.device_ids, *([] if options.output_device is None else [options.output_device]))
-    return torch.device("cuda", indices[0]) if indices else None
+    """The device that the arguments name.
+
+    Raises:
+        ValueError: They name several, or that of the outputs alone.
+    """
+    if len(options.device_ids) > 1 or (options.output_device is not None and not options.device_ids):
+        raise ValueError(
+            f"device_ids names the device of the module, and output_device needs it: not "
+            f"{options.device_ids} and {options.output_device}"
+        )
+    if not options.device_ids:
+        return None
+    kind = torch.accelerator.current_accelerator()
+    return torch.device("cuda" if kind is None else kind.type, options.device_ids[0])

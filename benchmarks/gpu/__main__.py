@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import Part, Target, parts_on
 from benchmarks.gpu.running import Record, record_in, run_part
-from pipeconform.errors import PipeconformError
+from pipeconform.errors import PipeconformError, UsageError
 from pipeconform.ranks.devices import probe, resolve
 
 PART_LIMIT = 540.0  # seconds
@@ -27,15 +27,15 @@ LEAST = 20.0  # seconds: no part is begun with less left
 
 
 def main() -> int:
-    """0 if everything that can run here is done, 1 if a part failed, 2 if some are left."""
+    """0 if everything that can run here is done, 1 if a part failed, 2 if some are left, 3 if nothing can run."""
     asked = parser_of_options().parse_args()
     out: Path = asked.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
     try:
         target = _target(asked, out)
     except PipeconformError as error:
         print(error)
         return 3
+    out.mkdir(parents=True, exist_ok=True)
     parts = parts_on(target)
     unknown = sorted(set(asked.parts) - {part.name for part in parts})
     if unknown:
@@ -87,6 +87,11 @@ def _summary(records: list[Record], parts: tuple[Part, ...]) -> str:
 
 def _target(asked: argparse.Namespace, out: Path) -> Target:
     machine = probe(asked.device)
+    if machine.error is None and machine.count == 0:
+        raise UsageError(
+            f"torch finds no {machine.device_type} device on this machine, so nothing was run; "
+            f"'pipeconform doctor --device {machine.device_type}' says more, --device names another kind"
+        )
     devices = resolve(asked.device, backend=asked.backend, machine=machine)
     library = str(_unpacked(asked.nccl, out)) if asked.nccl else ""
     return Target(
@@ -105,6 +110,7 @@ def _unpacked(library: Path, out: Path) -> Path:
         return library.resolve()
     unpacked = out / library.stem
     if not unpacked.exists():
+        out.mkdir(parents=True, exist_ok=True)
         part = unpacked.with_name(f"{unpacked.name}.part")
         part.write_bytes(lzma.decompress(library.read_bytes()))
         part.replace(unpacked)

@@ -31,7 +31,7 @@ __all__ = [
     "require_same_source",
 ]
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl"}
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl"}
 _SOURCE_TASK = "pipeconform.execute.source:answer"
 _SOURCE_LIMIT = 180.0  # seconds to import the implementation
 

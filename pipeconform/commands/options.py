@@ -69,7 +69,7 @@ device_options = all_of(
         metavar="TYPE",
         default="cpu",
         show_default=True,
-        help="cpu, auto (this machine's accelerator) or a torch device type such as cuda.",
+        help="cpu, auto (this machine's accelerator) or a torch device type such as cuda or xpu.",
     ),
     click.option(
         "--backend",

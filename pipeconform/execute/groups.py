@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from pipeconform.case.case import Case
 from pipeconform.observe.observation import WAITS_FOR_OTHERS
 from pipeconform.ranks import examiner
+from pipeconform.ranks.devices import backends_in
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.recording.recorder import our_own
 
@@ -108,7 +109,7 @@ def groups_of(
         yield Groups()
         return
     groups = _new_groups(case, context, owners)
-    if _on_gloo():
+    if _with_gloo():
         # gloo connects here, and a rank that refuses the case at once would break connections that others
         # still make; the barrier is in the world's group, so that the engine remains the first user
         with our_own(), examiner.waiting_for_others(WAITS_FOR_OTHERS):
@@ -124,7 +125,7 @@ def groups_of(
         raise
     for group in groups.all:
         _destroy_if_there(group)
-    if _on_gloo():
+    if _with_gloo():
         for group in groups.all:
             _retired().add(group)
 
@@ -190,13 +191,18 @@ def is_there(group: dist.ProcessGroup) -> bool:
     return group in dist.distributed_c10d._world.pg_map
 
 
-def _on_gloo() -> bool:
-    return dist.get_backend() == "gloo"
+def _with_gloo() -> bool:
+    """Whether gloo moves anything here, if only the CPU's tensors."""
+    return "gloo" in backends_in(dist.get_backend())
+
+
+def _with_gloo_only() -> bool:
+    return backends_in(dist.get_backend()) == {"gloo"}
 
 
 def _end_after_error(group: dist.ProcessGroup) -> None:
     """End a group without waiting for what was given to it: other backends than gloo finish that before they end."""
-    if _on_gloo():
+    if _with_gloo_only():
         _destroy_if_there(group)
     elif is_there(group):
         dist.distributed_c10d._abort_process_group(group)  # private; the public call would wait

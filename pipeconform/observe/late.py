@@ -27,17 +27,18 @@ class LateForward:
     stage: int
     grad_enabled: bool
     read: Callable[[], Forward]
-    """Waits until the copies are made."""
+    """Reads the copies, when they have been made."""
 
 
 def copied(values: Any, *, device: torch.device) -> Callable[[], Any]:
-    """Copy the tensors in nested containers; return a function that waits for the copies and returns them."""
+    """Copy the tensors in nested containers; return a function that returns the copies for the then current stream."""
     copies = tree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), values)
     made = torch.Event(device=device)
     made.record()  # on the stream that is current here, which need not be current where the copies are read
 
     def read() -> Any:
-        made.synchronize()
+        # whoever reads a value waits for this stream: `ranks.recording` sees that wait, and none for an event
+        torch.accelerator.current_stream(device).wait_event(made)
         return copies
 
     return read

@@ -16,6 +16,7 @@ import msgspec
 
 from pipeconform.errors import PoolError
 from pipeconform.ranks import debugger
+from pipeconform.ranks.devices import backends_in
 from pipeconform.ranks.evidence import ended
 from pipeconform.ranks.forkserver import ForkServer, Group, tail
 from pipeconform.ranks.interrupts import deferred_interrupts
@@ -109,7 +110,11 @@ class Crew:
         several sizes and variants, a tenth of a long run's processor time. Only Linux kills a stopped process whose
         parent has ended, so nowhere else are they stopped.
         """
-        if sys.platform == "linux" and self._backend == "gloo" and len(self._ready) == self.size:
+        if (
+            sys.platform == "linux"
+            and backends_in(self._backend or "") == {"gloo"}
+            and len(self._ready) == self.size
+        ):
             self._resting = True
             self._signal(signal.SIGSTOP)
 

@@ -18,7 +18,7 @@ import msgspec
 from pipeconform.errors import PoolError, UsageError
 from pipeconform.ranks.pins import WORKSPACE
 
-__all__ = ["Devices", "Machine", "backend_for", "device_names", "probe", "resolve"]
+__all__ = ["Devices", "Machine", "backend_for", "backends_in", "device_names", "probe", "resolve"]
 
 _VISIBLE = {
     "cuda": "CUDA_VISIBLE_DEVICES",
@@ -113,6 +113,13 @@ class Devices:
         place = rank // self.ranks_per_device
         return f"{self.device_type}:{self.indices[place] if self.indices else place}"
 
+    @property
+    def last(self) -> str:
+        """Return the torch device string of the last device."""
+        if self.count is None:
+            return self.device_type
+        return f"{self.device_type}:{self.indices[-1] if self.indices else max(0, self.count - 1)}"
+
     def needed(self, world_size: int) -> int:
         """Return how many devices a world of ``world_size`` ranks uses."""
         return -(-world_size // self.ranks_per_device)
@@ -156,6 +163,11 @@ def backend_for(backend: str, device_type: str) -> str:
         return backend
     pairs = (pair.partition(":") for pair in backend.lower().split(","))
     return next((name for kind, _, name in pairs if kind == device_type), "")
+
+
+def backends_in(backend: str) -> frozenset[str]:
+    """The names in a backend's name: of ``cpu:gloo,cuda:nccl`` both."""
+    return frozenset(pair.rpartition(":")[2] for pair in backend.lower().split(","))
 
 
 def device_names(device_type: str, count: int) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from pipeconform.ranks.devices import backends_in
 from pipeconform.ranks.flight import Flight, flights_of_this_rank
 from pipeconform.ranks.operations import Operation, Pending
 from pipeconform.ranks.standing import Standing, Wait
@@ -82,6 +83,9 @@ class Recorded(Protocol):
     def pending(self) -> tuple[Pending, ...]:
         """Operations that have not been waited for to the end; the one that blocks comes first."""
 
+    def ordered(self) -> tuple[Operation, ...]:
+        """Operations that only a device's stream waits for; what the stream waits for now comes first."""
+
     def purpose(self, operation: Operation) -> Purpose | None:
         """What an operation is for; None if that is unknown."""
 
@@ -98,9 +102,9 @@ def prepare() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {QUESTION})
 
 
-def answer_questions(path: str) -> None:
-    """Start the thread that writes a `Standing` to `path` whenever the controller asks."""
-    threading.Thread(target=_answer, args=(path,), name="examiner", daemon=True).start()
+def answer_questions(path: str, *, begin: Callable[[], None] | None = None) -> None:
+    """Start the thread that writes a `Standing` to `path` whenever the controller asks; it calls `begin` first."""
+    threading.Thread(target=_answer, args=(path, begin), name="examiner", daemon=True).start()
 
 
 @contextmanager
@@ -157,9 +161,11 @@ def recorded_by(recorder: Recorded) -> Iterator[None]:
         _recorders.remove(recorder)
 
 
-def _answer(path: str) -> None:
+def _answer(path: str, begin: Callable[[], None] | None) -> None:
     # other signals to the process must go to the task's threads, above all the request for their stacks
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)
+    if begin is not None:
+        begin()
     while True:
         signal.sigwait({QUESTION})
         with contextlib.suppress(Exception):  # a rank that cannot answer must not end because of it
@@ -181,8 +187,20 @@ def _standing() -> Standing:
     if not _main_sleeps():
         return _told((), alone=not others)
     with _undisturbed():
-        stack = tuple(_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
-        return _told(stack, alone=not others)
+        frames = sys._current_frames()
+        stack = tuple(_stack(frames.get(threading.main_thread().ident or 0)))
+        # autograd's threads for devices do what the main thread gives them, which sleeps
+        idle = not others & frames.keys() and len(others) <= _num_autograd_threads()
+        return _told(stack, alone=not others or idle)
+
+
+def _num_autograd_threads() -> int:
+    """How many threads autograd has started for devices; none where there is only the CPU."""
+    found = 0
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/comm") as file:
+            found += file.read().startswith("pt_autograd")
+    return found
 
 
 def _main_sleeps() -> bool:
@@ -256,6 +274,10 @@ def _recorded(
 ) -> Standing:
     """The standing of a rank whose communication is recorded."""
     operations, groups = tuple(recorder.operations), dict(recorder.groups)
+    if blocked is None and stack and _called(stack) is None and (ordered := recorder.ordered()):
+        # the task sleeps, and may sleep for another reason: this is the likely one, and proves nothing
+        likely = msgspec.structs.replace(_wait(recorder, ordered[0], (), groups, stack), number=-1)
+        return Standing(doing=doing, wait=likely, recorded=True, alone=alone)
     if len(operations) > _COUNTS:
         wait = None if blocked is None else _wait(recorder, blocked.operation, (), groups, stack)
         return Standing(doing=doing, wait=wait, since=0.0 if blocked is None else blocked.since)
@@ -287,13 +309,15 @@ def _wait(
     members = groups.get(operation.group, ())
     own = _own_rank()
     peers = (operation.process,) if operation.process >= 0 else tuple(r for r in members if r != own)
-    alike = [
+    of_peer = [
         one
         for one in operations
         if one.number <= operation.number
         and (one.kind, one.group) == (operation.kind, operation.group)
-        and (one.kind == "collective" or (one.process, one.tag) == (operation.process, operation.tag))
+        and (one.kind == "collective" or one.process == operation.process)
     ]
+    alike = [one for one in of_peer if one.kind == "collective" or one.tag == operation.tag]
+    gloo = backends_in(_backend()) == {"gloo"}
     words = "barrier" if operation.name == "barrier" else str(operation).rpartition(", operation")[0]
     purpose = recorder.purpose(operation)
     return Wait(
@@ -306,7 +330,8 @@ def _wait(
         group=operation.group,
         tag=operation.tag,
         nth=len(alike),
-        rendezvous=_backend() == "gloo",
+        nth_of_peer=0 if gloo else len(of_peer),
+        rendezvous=gloo,
         timed=any(_is_timed(frame) for frame in stack) or _ends_by_itself(operation.group),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,11 @@ def leases_of(devices: Devices) -> Leases | None:
 
 
 class Leasing:
-    """The devices leased for a task; those used last are requested first, and their ranks kept warm."""
+    """The devices leased for a task.
+
+    A world asks first for the devices that it had before, where its ranks are warm, then for those that the fewest
+    other worlds have had: each process that has used a device keeps memory there.
+    """
 
     def __init__(
         self,
@@ -36,7 +41,8 @@ class Leasing:
         self._leases, self._devices, self._pool_on = leases, devices, pool_on
         self.patience = patience
         """Seconds to wait for devices."""
-        self._last: tuple[int, ...] = ()
+        self._had: dict[int, tuple[int, ...]] = {}
+        """By world size."""
         self._stale: set[int] = set()
 
     def run(
@@ -50,14 +56,18 @@ class Leasing:
     ) -> VerdictVector:
         """Run a task on leased devices; waiting for them is not part of its time."""
         number = self._devices.needed(world_size)
-        with self._leases.take(number, patience=self.patience, prefer=self._last) as lease:
-            if not set(lease.indices) <= set(self._last):
-                self._last = lease.indices
+        with self._leases.take(number, patience=self.patience, prefer=self._preferred(world_size)) as lease:
+            self._had[world_size] = lease.indices
             pool = self._pool_on(world_size, replace(self._devices, indices=lease.indices))
             if world_size in self._stale:
                 self._stale.discard(world_size)
                 pool.restart()
             return pool.run(task, payloads, time_limit=time_limit, failure_expected=failure_expected)
+
+    def _preferred(self, world_size: int) -> tuple[int, ...]:
+        others = Counter(index for size, had in self._had.items() if size != world_size for index in had)
+        fewest = sorted(range(len(self._leases.names)), key=lambda index: others[index])
+        return (*self._had.get(world_size, ()), *fewest)
 
     def restart(self, world_size: int) -> None:
         """Use new processes for the next task of so many ranks, whichever devices it leases."""

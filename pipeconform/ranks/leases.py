@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,8 +79,8 @@ class Leases:
                 f"set {FOLDER_VARIABLE} to a folder on a local disk"
             ) from error
 
-    def take(self, number: int, *, patience: float, prefer: Collection[int] = ()) -> Lease:
-        """Wait up to `patience` seconds for `number` of them; those in `prefer` are taken if they are free.
+    def take(self, number: int, *, patience: float, prefer: Sequence[int] = ()) -> Lease:
+        """Wait up to `patience` seconds for `number` of them; those in `prefer` are taken first, if they are free.
 
         Raises:
             PoolError: they were not free in time; the message names the holders.
@@ -101,13 +101,13 @@ class Leases:
                 time.sleep(_POLL)
         return found
 
-    def try_take(self, number: int, *, prefer: Collection[int] = (), mine: str = "") -> Lease | None:
+    def try_take(self, number: int, *, prefer: Sequence[int] = (), mine: str = "") -> Lease | None:
         """Lease `number` of them if they are free and no other wish comes first; `mine` is this process's wish."""
         with self._alone():
             if any(_before(other, mine) for other in self._wishes() if other != mine):
                 return None
-            lease = Lease({})
-            for index in sorted(range(len(self.names)), key=lambda one: one not in prefer):
+            lease, order = Lease({}), dict.fromkeys((*prefer, *range(len(self.names))))
+            for index in order:
                 if len(lease.indices) == number:
                     break
                 file = self._locked(self._file(index))

@@ -138,12 +138,12 @@ class Pools:
     def oracle(self) -> Pool:
         """One process like a rank (threads, environment, device), without a process group.
 
-        It leases no device: it shares one with the process that has leased it.
+        It leases no device: it shares the last one, which the fewest ranks use, with the process that has leased it.
         """
         server = self.server
 
         def make() -> Pool:
-            crew = Crew(server, size=1, backend=None, devices=self.devices.assignment(1))
+            crew = Crew(server, size=1, backend=None, devices=(self.devices.last,))
             return Pool(crew, idle_limit=self.idle_limit)
 
         return self._warm.spare(make)

@@ -33,7 +33,10 @@ from pipeconform.ranks.pins import pin
 from pipeconform.ranks.verdict import Cause, Raised
 from pipeconform.ranks.wire import HEADER, Address, Kind, RankSpec, frame
 
-__all__ = ["RankContext", "main", "raised_from"]
+__all__ = ["BOUND", "RankContext", "main", "raised_from"]
+
+BOUND = "PIPECONFORM_DEVICE_ID"
+"""If it is 1, ranks give ``init_process_group`` their device: a group's communicator is then made with the group."""
 
 _TEXT_LIMIT = 64 * 1024  # characters of a message or traceback that cross the wire
 _MAX_CAUSES = 32
@@ -67,7 +70,7 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     _let_threads_finish()
     try:
         pinned = _prepare(spec, connection, stream)
-        examiner.answer_questions(spec.standing)
+        examiner.answer_questions(spec.standing, begin=lambda: _use(spec.device))
         seen = {**pinned, **{name: os.environ.get(name) for name in spec.variables}}
         _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
     except NotConnectedError as error:
@@ -273,7 +276,7 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
     pinned = pin(device.type)
     if device.type != "cpu":
         wait_asleep(device.type, device.index or 0)
-        torch.accelerator.set_device_index(device.index or 0)
+        _use(spec.device)
     if spec.backend is None:
         return pinned
     import torch.distributed as dist
@@ -281,16 +284,28 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
     if backend_for(spec.backend, device.type) == "nccl":
         # only torch's flight recorder knows what an NCCL kernel waits for (`flight`)
         os.environ.setdefault(SIZE, "2000")
+    bound = device if device.type != "cpu" and os.environ.get(BOUND) == "1" else None
+    if bound is not None:
+        pinned["init_process_group(device_id)"] = str(bound)
     dist.init_process_group(
         spec.backend,
         store=_store(spec, connection, stream),
         rank=spec.rank,
         world_size=spec.world_size,
         timeout=timedelta(seconds=spec.group_timeout),
+        device_id=bound,
     )
     if device.type != "cpu":
         connect(device, backend=spec.backend)
     return pinned
+
+
+def _use(device: str) -> None:
+    """Make a device the calling thread's; a new thread's is the first one, which is another rank's."""
+    if device != "cpu":
+        import torch
+
+        torch.accelerator.set_device_index(torch.device(device).index or 0)
 
 
 def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> Any:

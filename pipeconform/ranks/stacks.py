@@ -19,7 +19,9 @@ _LENGTH = 32 * 1024  # characters kept of one rank's stacks
 # The frames from the task's caller outwards are ours, the same in every stack.
 _HARNESS = re.compile(r'^  File "[^"]*ranks[/\\]rank\.py", line \d+ in _run\n(?:  File .*\n?)*', re.MULTILINE)
 _LISTENING = re.compile(
-    r'^  File "[^"]*(?:observe[/\\]traffic|ranks[/\\]recording)[/\\]\w+\.py", line \d+ in .*\n', re.MULTILINE
+    r'^(?:  File "[^"]*_ops\.py", line \d+ in redispatch\n)?'
+    r'  File "[^"]*(?:observe[/\\]traffic|ranks[/\\]recording)[/\\]\w+\.py", line \d+ in .*\n',
+    re.MULTILINE,
 )
 _EXAMINER = re.compile(
     r'^(?:Current t|T)hread 0x.*\n(?:  File .*\n)*?  File "[^"]*ranks[/\\]examiner\.py".*\n(?:  File .*\n)*\n?',

@@ -4,7 +4,8 @@ A *standing* is a rank's answer to that question (`pipeconform.ranks.examiner`).
 rank, one after the other, can **prove** a deadlock, long before idleness makes one likely:
 
 1. Every unanswered rank is blocked in one wait, the same in both standings. So there was a moment, between
-   the two rounds of questions, at which all of them were blocked at once.
+   the two rounds of questions, at which all of them were blocked at once. On a device a rank is blocked where it waits
+   for a stream that waits for the operation.
 2. Each waits for a receive whose message has not been sent (fewer sends have been issued on the other side
    than receives here, per group, pair and tag), for a send whose receive has not been posted (gloo hands
    nothing over before), or for a collective that some member has not come to; and the rank that would have to
@@ -53,6 +54,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     nth: int = 0
     """n, if this is the n-th send or receive of its group, peer and tag, or the n-th collective of its group, from
     1."""
+    nth_of_peer: int = 0
+    """The same over all tags, which most backends of devices ignore; 0 if this one does not."""
     rendezvous: bool = False
     """Whether a send ends only when its receive has been posted."""
     timed: bool = False
@@ -122,10 +125,20 @@ def _lost(rank: int, first: Mapping[int, Standing], second: Mapping[int, Standin
     blocked = [peer for peer in wait.peers if peer in first and first[peer].recorded]
     if wait.name == "recv_" or (wait.name == "send" and wait.rendezvous):
         other = "send" if wait.name == "recv_" else "recv_"
-        return bool(blocked) and _issued(second[blocked[0]], other, wait, peer=rank) < wait.nth
+        if not blocked or _issued(second[blocked[0]], other, wait, peer=rank) >= wait.nth:
+            return False
+        of_peer = _issued_with_any_tag(second[blocked[0]], other, wait, peer=rank)
+        return not wait.nth_of_peer or of_peer < wait.nth_of_peer
     if wait.name in _NEED_ALL:
         return any(dict(second[peer].collectives).get(wait.group, 0) < wait.nth for peer in blocked)
     return False
+
+
+def _issued_with_any_tag(standing: Standing, name: str, wait: Wait, *, peer: int) -> int:
+    key = (name, wait.group, peer)
+    return sum(
+        count for kind, group, process, _, count in standing.transfers if (kind, group, process) == key
+    )
 
 
 def _issued(standing: Standing, name: str, wait: Wait, *, peer: int) -> int:

@@ -60,8 +60,22 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
 
 
 def placed(module: nn.Module, device: str) -> nn.Module:
-    """The module with its parameters and buffers on `device`, except for those on the meta device."""
-    module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))  # type: ignore[no-untyped-call]
+    """The module with its parameters and buffers on `device`, except for those on the meta device.
+
+    ``Module.to`` would make two parameters of a shared one on devices whose tensors cannot take a CPU tensor's place.
+    """
+    moved: dict[Tensor, Tensor] = {}
+    for part in module.modules():
+        tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for table in tables:
+            for name, tensor in table.items():
+                if tensor is None or tensor.is_meta or tensor.device == torch.device(device):
+                    continue
+                if tensor not in moved:
+                    value = tensor.detach().to(device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    moved[tensor] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
+                table[name] = moved[tensor]
     return module
 
 

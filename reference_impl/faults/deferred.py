@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..data_parallel import DataParallel
-from ..deferred import materialise
+from ..deferred import materialise, own_device
 from ..replica_state import broadcast
 from .fault import breaks_promise
 
@@ -23,7 +23,7 @@ class MaterialisedApart(DataParallel):
     """Every rank keeps the values that its own parts initialised."""
 
     def materialise(self, device: torch.device | None = None) -> None:
-        materialise(self.module, device=device or torch.device("cpu"))
+        materialise(self.module, device=device or own_device())
         own = {name: p.detach().clone() for name, p in self.module.named_parameters()}
         super().materialise(device)
         with torch.no_grad():
@@ -47,7 +47,7 @@ class HooksOfBefore(DataParallel):
     """Gradients are watched on the parameters from before materialisation."""
 
     def materialise(self, device: torch.device | None = None) -> None:
-        materialise(self.module, device=device or torch.device("cpu"))
+        materialise(self.module, device=device or own_device())
         broadcast(self.module.parameters(), self.group)
         self._on_meta = False
 

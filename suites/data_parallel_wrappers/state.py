@@ -194,7 +194,7 @@ def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
     yield WrapperCase(module="two_devices")
-    yield WrapperCase(options=WrapOptions(device_ids=(0,)))
+    # one index alone would be right on one rank, if ranks have devices
     yield WrapperCase(options=WrapOptions(device_ids=(0, 1)))
     yield WrapperCase(options=WrapOptions(output_device=1))
 

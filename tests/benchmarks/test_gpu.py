@@ -9,6 +9,7 @@ import tarfile
 import msgspec
 import pytest
 
+from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import bundle
 from benchmarks.gpu.measuring import MEASURED, Measured
 from benchmarks.gpu.page import write_page
@@ -55,6 +56,18 @@ def test_only_ranks_that_share_a_gpu_load_another_nccl():
     parts = parts_on(target(2, shared=(2, 30, 7), library=library))
     assert all(part.variables == {"LD_PRELOAD": library} for part in parts if "-shared-" in part.name)
     assert not any(part.variables for part in parts if "-shared-" not in part.name)
+
+
+def test_a_machine_without_a_gpu_is_told_so_and_nothing_is_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "probe", lambda device: Machine(device, count=0, backend="nccl"))
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "results")])
+
+    assert command.main() == 3
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "torch finds no cuda device on this machine, so nothing was run; 'pipeconform doctor"
+    )
+    assert not (tmp_path / "results").exists()
 
 
 def test_what_is_judged_can_be_restricted():

@@ -92,6 +92,84 @@ def test_doctor_says_what_device_and_backend_can_do() -> None:
     assert "coalesced: one work for a batch" in done.stdout
 
 
+def test_a_run_takes_backends_for_several_devices(tmp_path: Path) -> None:
+    backend = ("--device", "testdev", "--backend", "cpu:gloo,testdev:testccl")
+    chosen = ("--requirements", "FWD-1", "--schedules", "GPipe", "--profile", "smoke", "--ranks", "2")
+    done = pipeconform(
+        "run", "--impl", "reference", *backend, *chosen, "--out", str(tmp_path), switches="nccl"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def told_of_groups() -> tuple[bool, bool]:
+    from pipeconform.execute import groups
+
+    return groups._with_gloo(), groups._with_gloo_only()
+
+
+def test_gloo_is_found_beside_the_backend_of_a_device(device: None) -> None:
+    """It connects when a group is made, and the other backend flushes when it ends: both need care."""
+    from pipeconform import run_on_ranks
+
+    environment = {"PYTHONPATH": os.environ["PYTHONPATH"], "TESTDEV_SWITCHES": ""}
+    asked: dict[str, Any] = {"ranks": 1, "environment": environment}
+    mixed = run_on_ranks(told_of_groups, device="testdev", backend="cpu:gloo,testdev:testccl", **asked)
+    alone = run_on_ranks(told_of_groups, device="testdev", backend="testccl", **asked)
+    assert (mixed.values[0], alone.values[0]) == ((True, False), (False, False))
+    assert run_on_ranks(told_of_groups, ranks=1, backend="cpu:gloo").values[0] == (True, True)
+
+
+def test_calls_on_ranks_use_devices_that_no_other_process_has_leased(on_ranks: Any) -> None:
+    from pipeconform.ranks.devices import resolve
+    from pipeconform.ranks.leased import leases_of
+
+    def used() -> int:
+        import torch
+
+        return int(torch.testdev.current_device())
+
+    leases = leases_of(resolve("testdev", backend="testccl"))
+    assert leases is not None
+    with leases.take(2, patience=30.0) as held:
+        assert set(on_ranks(used, ranks=2).values).isdisjoint(held.indices)
+
+
+def test_a_group_has_one_communicator_if_it_knows_its_device(device: None) -> None:
+    """Without it each pair of ranks has one of its own, whose first operation waits for the other rank."""
+    from pipeconform import run_on_ranks
+
+    def made() -> tuple[bool, float]:
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        own = torch.device("testdev", torch.testdev.current_device())
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1, device=own), group=group)
+        torch.testdev.synchronize()
+        if dist.get_rank() == 1:
+            time.sleep(1.5)
+        begun = time.monotonic()
+        if dist.get_rank() == 0:
+            dist.isend(torch.ones(1, device=own), 1, group=group)
+        else:
+            dist.recv(torch.ones(1, device=own), 0, group=group)
+        issued = time.monotonic() - begun
+        torch.testdev.synchronize()
+        known = dist.group.WORLD.bound_device_id == own  # type: ignore[union-attr]
+        dist.destroy_process_group(group)
+        return known, issued
+
+    given = {"PYTHONPATH": os.environ["PYTHONPATH"], "TESTDEV_SWITCHES": "nccl"}
+    asked: dict[str, Any] = {"ranks": 2, "device": "testdev", "backend": "testccl"}
+    bound = run_on_ranks(made, **asked, environment={**given, "PIPECONFORM_DEVICE_ID": "1"})
+    lazy = run_on_ranks(made, **asked, environment=given)
+    (known, at_once), (unknown, late) = bound.values[0], lazy.values[0]
+    assert (known, unknown) == (True, False)
+    assert at_once < 1.0 < late
+
+
 def test_copies_of_a_forward_are_read_when_they_are_made(on_ranks) -> None:  # type: ignore[no-untyped-def]
     """A recorder that reads at once waits for the stream, and hides that its caller does not."""
 

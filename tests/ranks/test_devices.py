@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, probe, resolve
+from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, backends_in, probe, resolve
 from pipeconform.ranks.pins import WORKSPACE
 
 OF_CUDA = {**WORKSPACE, "TORCH_NCCL_ENABLE_TIMING": "1"}
@@ -69,6 +69,26 @@ def test_no_device_is_a_reason_without_a_remedy():
 def test_another_kind_of_accelerator_is_as_good():
     devices = resolve("auto", machine=Machine("xpu", count=2, backend="xccl"))
     assert (devices.assignment(2), devices.backend) == (("xpu:0", "xpu:1"), "xccl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [("xpu", "xccl"), ("npu", "hccl"), ("hpu", "hccl"), ("mps", "gloo"), ("mtia", "mccl")],
+)
+def test_every_kind_of_device_goes_the_way_of_cuda(kind, backend):
+    """What NCCL and cuBLAS need is set for no other; for the rest a device's name is only passed on."""
+    devices = resolve(kind, machine=Machine(kind, count=2, backend=backend, names=("one", "other")))
+    assert (devices.assignment(2), devices.last) == ((f"{kind}:0", f"{kind}:1"), f"{kind}:1")
+    assert (devices.backend, devices.names, devices.settings({})) == (backend, ("one", "other"), {})
+    assert devices.reason_against(3) == (
+        f"3 ranks need 3 {kind} devices, this machine has 2; --ranks-per-device N lets ranks share a device"
+    )
+    assert resolve(kind, backend=f"cpu:gloo,{kind}:theirs", machine=Machine(kind, 2, None)).backend
+
+
+def test_the_names_in_a_backends_name_are_found():
+    assert backends_in("gloo") == backends_in("cpu:gloo") == {"gloo"}
+    assert backends_in("cpu:gloo,cuda:nccl") == {"gloo", "nccl"}
 
 
 @pytest.mark.parametrize(

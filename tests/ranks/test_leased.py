@@ -71,6 +71,17 @@ def test_ranks_stay_warm_on_the_devices_they_had(pools, tmp_path):
     assert set(pids()).isdisjoint(first)
 
 
+def test_worlds_of_other_sizes_use_other_devices_where_there_are_some(pools, tmp_path):
+    """Every process that has used a device keeps memory there: all worlds began on the first device."""
+    assert where(pools, 1) == ("cpu:0",)
+    assert where(pools, 2) == ("cpu:1", "cpu:2")
+    assert "cpu:3" in where(pools, 3)
+    assert where(pools, 1) == ("cpu:0",)
+
+    oracle = read(pools.oracle.run("rank_tasks:rank_of", time_limit=GUARD))
+    assert oracle.values[0][2] == "cpu:3"
+
+
 def test_a_device_is_leased_for_all_ranks_that_share_it(tmp_path):
     shared = Devices(device_type="cpu", backend="gloo", count=2, ranks_per_device=2)
     leases = Leases("cpu", NAMES[:2], folder=tmp_path)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from pipeconform.ranks import examiner
 from pipeconform.ranks.operations import Layout, Moment, Operation, Pending
+from pipeconform.ranks.recording.device_waits import Ordered, holding
 from pipeconform.ranks.recording.kernels import Call, listening, tensors_in
 
 __all__ = ["Companion", "Recorder", "our_own", "pending"]
@@ -56,12 +57,12 @@ class Companion(Protocol):
 class _Open:
     """An operation that has not been waited for; `kept` belongs to the companion."""
 
-    __slots__ = ("blocks", "kept", "on_device", "operation", "since", "storages")
+    __slots__ = ("blocks", "device", "kept", "operation", "since", "storages")
 
     def __init__(self, operation: Operation, tensors: Sequence[torch.Tensor], kept: Any) -> None:
         self.operation, self.kept = operation, kept
         self.storages = [tensor.untyped_storage()._cdata for tensor in tensors]
-        self.on_device = bool(tensors) and not tensors[0].is_cpu
+        self.device = None if not tensors or tensors[0].is_cpu else tensors[0].device
         self.since, self.blocks = time.monotonic(), False
 
 
@@ -95,6 +96,7 @@ class Recorder:
         self._works: dict[dist.Work, tuple[_Open, ...]] = {}
         self._coalescing: dict[str, _Coalescing] = {}  # by group
         self._inside: _Open | None = None  # an operation whose call itself blocks
+        self._ordered: Ordered[Operation] = Ordered()
         self._batches = 0
         self._batch_frame: FrameType | None = None
         self._batch_depth = 0
@@ -104,7 +106,7 @@ class Recorder:
         """Record everything that this process communicates, in all threads, for the examiner."""
         _recording().append(self)
         try:
-            with listening(self), examiner.recorded_by(self):
+            with listening(self), holding(self), examiner.recorded_by(self):
                 yield
         finally:
             self._batch_frame = None
@@ -115,6 +117,7 @@ class Recorder:
         self._open.clear()
         self._works.clear()
         self._coalescing.clear()
+        self._ordered.clear()
         self._batch_frame = None
 
     def open(self) -> Iterator[tuple[Operation, Any]]:
@@ -123,11 +126,21 @@ class Recorder:
             yield one.operation, one.kept
 
     def pending(self) -> tuple[Pending, ...]:
-        """The operations not waited for to the end, in order of issue; the one that blocks comes first."""
+        """The operations not waited for to the end, in order of issue; the one that blocks comes first.
+
+        One that blocks may be an operation that only a device's stream waits for, if this rank waits for the stream.
+        """
         inside = self._inside
         found = [*list(self._open), *([] if inside is None else [inside])]
         rows = [Pending(one.operation, one.since, one.blocks) for one in found]
+        on_device = self._ordered.blocking()
+        if on_device is not None:
+            rows.append(Pending(*on_device, blocks=True))
         return tuple(sorted(rows, key=lambda row: (not row.blocks, row.operation.number)))
+
+    def ordered(self) -> tuple[Operation, ...]:
+        """The operations that streams of a device have been made to wait for, and have not come past; first to last."""
+        return self._ordered.waiting()
 
     def purpose(self, operation: Operation) -> examiner.Purpose | None:
         """What one of the operations is for; None if unknown."""
@@ -199,7 +212,7 @@ class Recorder:
     def synchronised(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
         """Let the device's stream wait. Without a device this is no wait: gloo's does nothing."""
         opened = self._works.get(work, ())
-        if not any(one.on_device for one in opened):
+        if all(one.device is None for one in opened):
             return wait()
         return self.waited(work, wait)
 
@@ -218,9 +231,19 @@ class Recorder:
                 found[first] = None
         return self._wait(tuple(found), wait) if found else wait()
 
+    # The call of `device_waits.Holder`.
+
+    def held(self, run: Callable[[], Any], *, stream: int | None) -> Any:
+        """Run what waits for a stream of the device, or for all: the rank waits for what the stream waits for."""
+        return self._ordered.hold(run, stream=stream)
+
     def _wait(self, opened: Sequence[_Open], wait: Callable[[], Any]) -> Any:
         self._batch_frame = None
-        blocking = next((one for one in opened if one in self._open), None)
+        # of a batch a receive: a send may end by itself
+        left = sorted(
+            (one for one in opened if one in self._open), key=lambda one: one.operation.kind == "send"
+        )
+        blocking = left[0] if left else None
         if blocking is not None:
             blocking.since, blocking.blocks = time.monotonic(), True
         try:
@@ -228,6 +251,8 @@ class Recorder:
         finally:
             if blocking is not None:
                 blocking.blocks = False
+        if blocking is not None and blocking.device is not None:
+            self._ordered.add([one.operation for one in left], device=blocking.device)
         for one in opened:
             self._end(one)
         return result

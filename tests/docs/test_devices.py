@@ -1,0 +1,64 @@
+"""The table of verdicts on the CPU and on a device is made of what is kept, and every difference has its reason."""
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def module(pytestconfig, monkeypatch):
+    monkeypatch.syspath_prepend(str(pytestconfig.rootpath / "docs/devices"))
+    import table
+
+    yield table
+    sys.modules.pop("table", None)
+
+
+KEPT = {
+    "torch": {
+        "ERR-1 1F1B": ["crashed", "hung"],
+        "ERR-1 GPipe": ["crashed", "hung"],
+        "FWD-1 GPipe": ["passed", "passed"],
+        "TRN-1 GPipe": ["passed", "failed"],
+    }
+}
+REASON = {
+    "implementation": "torch",
+    "requirements": "ERR-1, ERR-3",
+    "cpu": "crashed",
+    "device": "hung",
+    "why": "It waits.",
+}
+
+
+def test_a_row_for_all_equal_cells_and_one_for_each_difference(module):
+    assert module.table(KEPT, [REASON]).splitlines()[2:] == [
+        "| torch | 1 | met | met | – |",
+        "| torch | ERR-1: 1F1B, GPipe | crashed | hung | It waits. |",
+        "| torch | TRN-1: GPipe | met | violated | not known |",
+    ]
+
+
+def test_what_has_no_reason_and_what_no_longer_differs_is_found(module):
+    old = {**REASON, "requirements": "ERR-9"}
+    assert module.unexplained(KEPT, [REASON]) == ["torch: TRN-1 passed failed"]
+    assert module.unused(KEPT, [REASON, old]) == [str(old)]
+
+
+def test_only_the_table_of_the_page_changes(module):
+    page = f"before\n{module.BEGIN}\nold\n{module.END}\nafter"
+    assert module.page_with(page, "new") == f"before\n{module.BEGIN}\nnew\n{module.END}\nafter"
+    with pytest.raises(ValueError, match="the page has no"):
+        module.page_with("before", "new")
+
+
+def test_the_page_has_the_table_of_what_is_kept(module):
+    made = module.table(module.stored(), module.explained())
+    assert module.page_with(module.PAGE.read_text(), made) == module.PAGE.read_text()
+    assert json.loads(module.KEPT.read_text()) == module.stored()
+
+
+def test_every_difference_has_a_reason_and_no_reason_is_out_of_date(module):
+    assert module.unexplained(module.stored(), module.explained()) == []
+    assert module.unused(module.stored(), module.explained()) == []
