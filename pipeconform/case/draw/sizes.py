@@ -29,9 +29,15 @@ Row = tuple[int, int, int, int]
 """p, v, the number of replicas and the number of tensor-parallel ranks."""
 
 
-def draw_size(d: Drawing, subject: Subject) -> Size:
-    """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks."""
-    p, v, d.num_replicas, d.num_tensor_ranks = d.pick(table(d.limits, d.claim, subject))
+def draw_size(d: Drawing, subject: Subject, *, one_each: bool = False) -> Size:
+    """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks.
+
+    With `one_each`, v is 1 wherever that is possible.
+    """
+    rows = table(d.limits, d.claim, subject)
+    if one_each:
+        rows = [row for row in rows if row[1] == 1] or rows
+    p, v, d.num_replicas, d.num_tensor_ranks = d.pick(rows)
     taken = some_m(d.claim, p, v)
     several = [m for m in taken if m > 1] if subject.several_microbatches else []
     return p, v, d.pick(several or taken)
@@ -73,7 +79,7 @@ def _replicated(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[
         if limits.min_ranks <= p * replicas <= limits.max_ranks
         and subject.least_ranks <= p <= claim.max_ranks
         and replicas >= subject.least_replicas
-        and p * v <= MOST_STAGES
+        and subject.least_stages <= p * v <= MOST_STAGES
         and some_m(claim, p, v)
     ]
 
