@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pipeconform.campaign.pairs import Point
 from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import members_within
+from pipeconform.case.draw.pairs import Pair
+from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subjects.together import PAIRS, pairs_in
 from pipeconform.case.focus import Limits
+from pipeconform.claims import ScheduleClaim
 from pipeconform.report.result import Together
 
 __all__ = ["meetings", "meetings_of", "merged", "possible_meetings"]
@@ -29,9 +32,14 @@ def possible_meetings(limits: Limits, schedules: Iterable[str]) -> frozenset[Poi
         (name, pair.first.focus.value, pair.second.focus.value)
         for name in schedules
         if (claim := limits.capabilities.schedule(name)) is not None
-        for pair in PAIRS
-        if members_within(limits, claim, pair.subject)
+        for pair in _pairs_within(limits, claim)
     )
+
+
+def _pairs_within(limits: Limits, claim: ScheduleClaim) -> Iterator[Pair]:
+    foci = dict.fromkeys(pair.focus for pair in PAIRS)
+    members = {id(one) for focus in foci for one in members_within(limits, claim, SUBJECTS[focus])}
+    return (pair for pair in PAIRS if id(pair.subject) in members)
 
 
 def meetings(reached: Iterable[Point], possible: Iterable[Point]) -> tuple[Together, ...]:

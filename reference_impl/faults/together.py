@@ -17,7 +17,7 @@ from .fault import breaks
 # ------------------------------------------------------------------------------- TRN-22: of one pipeline
 
 
-@breaks("TRN-22", tells=r"the buffer of blocks\.\d\.\w+ in stage \d is not the reference's")
+@breaks("TRN-22", tells=r"the buffer of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class BuffersNotLoaded(ReferencePipeline):
     """A state is loaded into parameters, and buffers keep their values."""
 

@@ -6,6 +6,7 @@ A part changes the model, the program or the ranks. Two that change the program 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -99,9 +100,9 @@ class Pair:
             assert one.without is not None, "every part has a control"
             yield one.control, one.without(case)
 
-    @property
+    @functools.cached_property
     def subject(self) -> Subject:
-        """What is drawn of it."""
+        """What is drawn of it; always the same object."""
         first, second = self.first, self.second
         return Subject(
             focus=self.focus,

@@ -5,11 +5,14 @@ import itertools
 import pytest
 
 from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.case.draw.cases import draw_case
+from pipeconform.case.draw.claimed import members_within
+from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subjects.together import APART, PAIRS, PARTS, RANKS, pairs_in
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.claims import Capabilities, ScheduleClaim
-from tests.case.draw.test_subjects import drawn_of
+from tests.case.draw.test_subjects import REFERENCE, SEEDS, choosing, drawn_of
 from tests.case.examples import EVERYTHING
 
 TRAINED = ScheduleClaim(name="A", stages_per_rank=(1, 2))
@@ -54,6 +57,22 @@ def test_pairs_take_turns_so_that_no_two_small_corpora_are_alike():
 
     assert len(first) == len(second) == 3
     assert not first & second
+
+
+@pytest.mark.parametrize("focus", TOGETHER)
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_what_is_drawn_of_a_pair_has_both(focus, schedule):
+    claim = REFERENCE.capabilities.schedule(schedule)
+    drawn_pairs = [
+        (pair, draw_case(Drawing(choosing(seed), REFERENCE, claim), pair.subject))
+        for pair in PAIRS
+        if pair.focus is focus and members_within(REFERENCE, claim, pair.subject)
+        for seed in SEEDS
+    ]
+
+    assert drawn_pairs
+    assert [pair.name for pair, case in drawn_pairs if not pair.is_in(case)] == []
+    assert {focus} == set().union(*(traits(case) for _, case in drawn_pairs))
 
 
 @pytest.mark.slow
