@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from pipeconform.adapter import Batch, LoadState, Mode, Operation, Plan, StepResult
+from pipeconform.schedule import Action
 
 from ..adapter import ReferencePipeline
 from ..runtime import Step, Work
@@ -87,8 +88,12 @@ class UnsynchronisedAfterEvaluation(ReferencePipeline):
     def make_step(self, work: Work) -> Step:
         step = super().make_step(work)
         if self._off:
-            step.complete_after = lambda _actions: {}  # type: ignore[method-assign]
+            step.complete_after = _never  # type: ignore[method-assign]
         return step
+
+
+def _never(actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+    return {}
 
 
 @breaks("DPC-10")

@@ -17,9 +17,8 @@ from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Load, Optimize, Sgd, Step, Train, World, Zero
 from pipeconform.case.draw.changes import accumulates, replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.sizes import draw_size
+from pipeconform.case.draw.sizes import draw_size, other_size
 from pipeconform.case.draw.subject import Draft, Size, Subject, group_of
-from pipeconform.case.draw.subjects import varying
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, ScheduleClaim
 
@@ -50,11 +49,15 @@ def has_part(part: Subject, case: Case) -> bool:
     return _FOUND.get(part.focus, part.is_in)(case)
 
 
+def _of_other_size(d: Drawing, draft: Draft) -> Train:
+    m, rows = other_size(d, draft)
+    return structs.replace(draft.train, batch_size=m * rows, num_microbatches=m)
+
+
 def _programs(d: Drawing, draft: Draft, foci: frozenset[Focus]) -> list[tuple[Step, ...]]:
     t, e, z, o = draft.train, draft.evaluate, Zero(set_to_none=True), Optimize()
     if Focus.VARYING in foci:
-        m, rows = varying.other_size(d, draft)
-        other = structs.replace(t, batch_size=m * rows, num_microbatches=m)
+        other = _of_other_size(d, draft)
         if Focus.ACCUMULATE in foci:
             return [(t, other), (t, other, z, t)]
         return [(t, o, z, other, o, z, t)] if Focus.OPTIMIZER in foci else [(t, Load(), z, other)]
@@ -161,6 +164,10 @@ class Pair:
         own = [one for one in (self.first, self.second) if one.program is not None]
         if len(own) == 2:
             return replaced(draft, program=d.pick(_programs(d, draft, self.foci)))
+        if own and own[0].focus is Focus.VARYING:  # evaluations are another part
+            t, z, other = draft.train, Zero(set_to_none=True), _of_other_size(d, draft)
+            programs: list[tuple[Step, ...]] = [(t, z, other), (t, z, other, z, t)]
+            return replaced(draft, program=d.pick(programs))
         if own and own[0].focus is Focus.OPTIMIZER:
             return replaced(draft, program=(draft.train, Optimize(), Zero(set_to_none=True), draft.train))
         return own[0].program(d, draft) if own and own[0].program is not None else draft
