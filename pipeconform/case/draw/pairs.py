@@ -15,7 +15,7 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Load, Optimize, Sgd, Step, Train, World, Zero
-from pipeconform.case.draw.changes import accumulates, replaced
+from pipeconform.case.draw.changes import accumulates, replaced, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import draw_size, other_size
 from pipeconform.case.draw.subject import Draft, Size, Subject, group_of
@@ -153,6 +153,9 @@ class Pair:
             ambiguous = d.capabilities.kwargs_scope == "rank" and d.stages_per_rank > 1
             if one.contents is not None and not (one.focus is Focus.KWARGS and ambiguous):
                 draft = one.contents(d, draft)
+        if self.first.form == "replicas":  # masks are recorded of one replica only
+            undropped = {blocks.Checkpointed: (blocks.Checkpointed(),)}
+            draft = replaced(draft, model=with_other_blocks(draft.model, undropped))
         if Focus.OPTIMIZER in self.foci:
             draft = replaced(draft, optimizer=d.pick([Sgd(lr=0.125), Sgd(lr=0.0625, momentum=0.5)]))
         return draft

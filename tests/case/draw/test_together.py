@@ -73,6 +73,8 @@ def test_what_is_drawn_of_a_pair_has_both(focus, schedule):
     assert drawn_pairs
     assert [pair.name for pair, case in drawn_pairs if not pair.is_in(case)] == []
     assert {focus} == set().union(*(traits(case) for _, case in drawn_pairs))
+    # dropout masks are recorded of one replica only
+    assert not any(case.draws_masks and case.world.num_replicas > 1 for _, case in drawn_pairs)
 
 
 @pytest.mark.slow
