@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.adapter import Feature
-from pipeconform.case.blocks import BatchNorm
 from pipeconform.case.case import Eval, Optimize
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
@@ -50,8 +49,7 @@ def _everything(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients_are_right(evidence)
     if Feature.STATE in evidence.capabilities.features:
         yield from updates_are_right(evidence)
-    if evidence.case.has(BatchNorm):
-        yield from buffers_are_right(evidence)
+    yield from buffers_are_right(evidence)
 
 
 def _evaluations_before_updates(evidence: Evidence) -> Iterator[Finding]:

@@ -154,8 +154,8 @@ class Pair:
             if one.contents is not None and not (one.focus is Focus.KWARGS and ambiguous):
                 draft = one.contents(d, draft)
         if self.first.form == "replicas":  # masks are recorded of one replica only
-            undropped = {blocks.Checkpointed: (blocks.Checkpointed(),)}
-            draft = replaced(draft, model=with_other_blocks(draft.model, undropped))
+            model = with_other_blocks(draft.model, {blocks.Checkpointed: (blocks.Checkpointed(),)})
+            draft = replaced(draft, model=model)
         if Focus.OPTIMIZER in self.foci:
             draft = replaced(draft, optimizer=d.pick([Sgd(lr=0.125), Sgd(lr=0.0625, momentum=0.5)]))
         return draft
