@@ -102,6 +102,7 @@ class Campaign:
     def count(self, case: AnyCase, *, times: int = 1) -> None:
         """Count executions of a case; another worker may have executed it too."""
         digest = case.digest
+        if digest not in self.executed:
+            self.points |= self.target.points(case)
         self.executed[digest] = self.executed.get(digest, 0) + times
         self.num_ranks[digest] = case.num_ranks
-        self.points |= self.target.points(case)

@@ -138,7 +138,8 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
     and large ones all.
     """
     if corpus.turn is None and SUBJECTS[corpus.focus].members:
-        names = [claim.name for claim in corpus.limits.capabilities.schedules]
+        trains = SUBJECTS[corpus.focus].trains
+        names = [one.name for one in corpus.limits.capabilities.schedules if one.trains or not trains]
         begin = names.index(corpus.schedule.name) * corpus.size
         turns = (replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size))
         # the first case that Hypothesis draws is the simplest one

@@ -60,4 +60,5 @@ class Options:
             costly=number,
             search=min(chosen.search, number),
             wrapper_search=min(chosen.wrapper_search, number),
+            every_member=False,
         )

@@ -21,7 +21,7 @@ __all__ = ["DIMENSIONS", "Point", "boundary_kind", "pairwise", "points_of", "rea
 
 DIMENSIONS = ("schedule", "p", "v", "m", "boundary")
 Point = tuple[str, ...]
-"""A value for each of `DIMENSIONS`."""
+"""A value for each of `DIMENSIONS`; other points are those of `pipeconform.campaign.together`."""
 
 _SHAPES = frozenset({"scalar", "flat", "single", "deep", "empty"})
 _NO_GRADIENT = frozenset({"positions", "mask", "scale"})
@@ -94,7 +94,9 @@ def _of_claim(limits: Limits, claim: ScheduleClaim) -> Iterator[Point]:
 
 def pairwise(reached: Iterable[Point], reachable: Iterable[Point]) -> tuple[Pairs, ...]:
     """For every two dimensions, how many of the reachable pairs were reached, and some that were not."""
-    reached, reachable = set(reached), set(reachable)
+    reached, reachable = (
+        {point for point in points if len(point) == len(DIMENSIONS)} for points in (reached, reachable)
+    )
     found = []
     for a, b in combinations(range(len(DIMENSIONS)), 2):
         possible = {(point[a], point[b]) for point in reachable}

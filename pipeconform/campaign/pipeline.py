@@ -13,9 +13,10 @@ from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.pairs import Point, points_of, reachable_points
 from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.target import NotAsked, some_of
+from pipeconform.campaign.together import meetings_of, possible_meetings
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.draw.claimed import crosses_as_claimed, reachable
+from pipeconform.case.draw.claimed import crosses_as_claimed, members_within, reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.sizes import shapes
 from pipeconform.case.draw.traits import plainer, traits
@@ -167,8 +168,14 @@ class PipelineTarget:
     def corpora(self, row: Requirement, claim: ScheduleClaim) -> tuple[Corpus, ...]:
         """The corpora of a requirement under one schedule, one per focus; smaller if its cases are costly."""
         size = self.profile.costly if JUDGEMENTS[row.id].costly else self.profile.corpus
+
+        def least(focus: Focus) -> int:
+            return _num_members(self.limits, claim, focus) if self.profile.every_member else 0
+
         return tuple(
-            Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
+            Corpus(
+                limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=max(size, least(focus))
+            )
             for focus in self.foci(row, claim)
         )
 
@@ -213,7 +220,8 @@ class PipelineTarget:
         for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, self.claims)):
             most = _MOST_WITH_SEVERAL if SUBJECTS[focus].is_parallel else _MOST_RANKS
             limits = Limits(capabilities=self.claims, min_ranks=_LEAST_RANKS, max_ranks=most)
-            for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
+            size = max(_CASES, _num_members(limits, claim, focus))
+            for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=size)):
                 if judgement.applies(case):
                     yield case
 
@@ -269,11 +277,12 @@ class PipelineTarget:
 
     def points(self, case: AnyCase) -> frozenset[Point]:
         """The combinations of properties in a case, one for each class of its numbers of microbatches."""
-        return points_of(case) if isinstance(case, Case) else frozenset()
+        return points_of(case) | meetings_of(case) if isinstance(case, Case) else frozenset()
 
     def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
         """All combinations of properties that cases under these schedules can have."""
-        return reachable_points(self.limits, columns)
+        columns = tuple(columns)
+        return reachable_points(self.limits, columns) | possible_meetings(self.limits, columns)
 
     def batch_classes(self, case: AnyCase) -> frozenset[str]:
         """How m compares with p in each run of the case's program."""
@@ -424,6 +433,12 @@ class AskedOfPipeline:
     def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
         """The requirement's condition that none of the cases met."""
         return self._judgement.why_nothing_was_compared(cases)
+
+
+def _num_members(limits: Limits, claim: ScheduleClaim, focus: Focus) -> int:
+    """How many members of a subject can be drawn; 0 if it has none."""
+    subject = SUBJECTS[focus]
+    return len(members_within(limits, claim, subject)) if subject.members else 0
 
 
 def _unseen() -> tuple[str, ...]:

@@ -98,6 +98,8 @@ class Focus(StrEnum):
     REPLICA_NORMS = "batch norms synchronised over replicas"
     TENSOR = "tensor-parallel stages"
     PLACED = "DTensors between stages"
+    REPLICAS_TOGETHER = "two things at once in replicas"
+    TENSOR_TOGETHER = "two things at once in tensor-parallel stages"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,12 @@ def impossible_tensor_parallel(
         or model.split is not None
         or model.batch_dim
         or model.tied
-        or model.kwargs
+        or (model.kwargs and (tensor.boundary or tensor.stream != "whole"))
     ):
-        yield f"{name} needs one tensor per boundary, batch dimension 0, and no split, ties or keyword arguments"
+        yield (
+            f"{name} needs one tensor per boundary, batch dimension 0, and no split or ties; keyword arguments "
+            f"only where every rank has the whole stream"
+        )
     if "sequence" in (tensor.stream, tensor.boundary) and (not model.sequence or model.sequence % num):
         yield f"{name} cuts the sequence over {num} ranks: model.sequence {model.sequence} must be a multiple of it"
     if tensor.maps:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.pairs import Point, pairwise
+from pipeconform.campaign.together import meetings
 from pipeconform.certificate.contents import JUDGED, RESULT, Contents, case_name
 from pipeconform.certificate.listed import Listed, ListedCell
 from pipeconform.certificate.package import Doubt
@@ -149,6 +150,7 @@ def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
     ):
         yield Doubt(file=RESULT, field="totals", text="more distinct cases than executions, or than cases")
     yield from _pairs(contents, expected, totals, exact=not wrong)
+    yield from _together(expected, totals, exact=not wrong)
 
 
 def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool) -> Iterator[Doubt]:
@@ -170,6 +172,19 @@ def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool)
         )
 
 
+def _together(expected: Listed, totals: Totals, *, exact: bool) -> Iterator[Doubt]:
+    given = meetings(*_points(expected))
+    said = {one.of: one for one in totals.together}
+    possible = tuple({*one.under, *one.not_under} for one in given)
+    may_be = (
+        [one.of for one in totals.together] == [one.of for one in given]
+        and tuple({*one.under, *one.not_under} for one in totals.together) == possible
+        and all(set(one.under) <= set(said[one.of].under) for one in given)
+    )
+    if totals.together != given if exact else not may_be:
+        yield Doubt(file=RESULT, field="totals.together", text="differs from what the level's cases reach")
+
+
 def _may_be(said: Pairs, least: Pairs) -> bool:
     """Whether `said` can come from a run that executed more than the level's cases, which reach `least`."""
     missing = said.missing
@@ -183,9 +198,14 @@ def _may_be(said: Pairs, least: Pairs) -> bool:
 
 
 def _reached(expected: Listed) -> Iterable[Pairs]:
-    reached = {point for case in expected.cases.values() for point in expected.target.points(case)}
+    return pairwise(*_points(expected))
+
+
+def _points(expected: Listed) -> tuple[frozenset[Point], frozenset[Point]]:
+    """The points of the level's cases, and those that cases could have."""
+    reached = frozenset(point for case in expected.cases.values() for point in expected.target.points(case))
     columns = dict.fromkeys(cell.schedule for cell in expected.cells)
-    return pairwise(reached, expected.target.reachable(columns))
+    return reached, expected.target.reachable(columns)
 
 
 def _about_cells(field: str, text: str) -> Doubt:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipeconform.campaign.together import merged
 from pipeconform.certificate.checks import Checked, check_contents, sound_contents
 from pipeconform.certificate.claimed import target_in
 from pipeconform.certificate.contents import Certificate, Contents
@@ -159,10 +160,11 @@ def _result(level: CertificationLevel, results: Sequence[Result]) -> Result:
         complete=all(one.run.complete for one in results),
         seconds=round(sum(one.run.seconds for one in results), 1),
     )
-    counts = [name for name in first.totals.__struct_fields__ if name != "pairs"]
+    counts = [name for name in first.totals.__struct_fields__ if name not in ("pairs", "together")]
     totals = msgspec.structs.replace(
         first.totals,
         pairs=(),  # results do not say which pairs two shards have in common
+        together=merged(pair for one in results for pair in one.totals.together),
         **{name: sum(getattr(one.totals, name) for one in results) for name in counts},
     )
     return msgspec.structs.replace(first, run=run, totals=totals, cells=tuple(cells), rules=digests)

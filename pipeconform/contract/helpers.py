@@ -104,6 +104,17 @@ def optimizer_of(
     return torch.optim.Adam(trainable, lr=spec.lr)
 
 
+def _cut_like(value: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """`whole`, or this rank's part of it if `value` is a `DTensor`."""
+    if not hasattr(value, "device_mesh"):  # importing DTensor takes time that few cases need
+        return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(value, DTensor)
+    # every rank has the same values: nothing needs to be sent
+    return distribute_tensor(whole, value.device_mesh, value.placements, src_data_rank=None)
+
+
 def step_modules(
     modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None
 ) -> Callable[[Operation], None]:
@@ -127,7 +138,7 @@ def step_modules(
             with torch.no_grad():
                 for s, values in module_state(modules).items():
                     for name, value in values.items():
-                        value.copy_(operation.state[s][name])
+                        value.copy_(_cut_like(value, operation.state[s][name]))
         elif optimizer is not None:
             optimizer.step()
         elif parameters:

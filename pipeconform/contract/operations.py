@@ -43,7 +43,8 @@ class OptimizerStep:
 class LoadState:
     """Load these parameters and buffers, per stage and builder's name.
 
-    Every rank gets entries for all stages; those of stages that it does not own have other values.
+    Every rank gets entries for all stages; those of stages that it does not own have other values. They are whole, also
+    where stages are sharded or cut over ranks: a rank then takes its part.
     """
 
     state: Mapping[int, Mapping[str, torch.Tensor]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeconform.bounds.numerics import Mismatch
 
-__all__ = ["Finding"]
+__all__ = ["Finding", "of_first_wrong_step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +31,13 @@ class Finding:
         """``step 0, rank 1, stage 1, microbatch 2``, as far as known."""
         parts = {"step": self.step, "rank": self.rank, "stage": self.stage, "microbatch": self.microbatch}
         return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+def of_first_wrong_step(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings of the first step that is wrong, and those of no step.
+
+    What is wrong afterwards may follow from it, and no control would say whose business that is.
+    """
+    found = list(findings)
+    first = min((one.step for one in found if one.step is not None), default=None)
+    yield from (one for one in found if one.step in (None, first))

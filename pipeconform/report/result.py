@@ -33,6 +33,7 @@ __all__ = [
     "Run",
     "Shown",
     "Status",
+    "Together",
     "Totals",
     "Violation",
     "as_json",
@@ -43,15 +44,15 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 9
+RESULT_FORMAT = 10
 """Format 2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; 3 where a wrong
 value begins; 4 module wrappers and their cases; 5 cases that are wrong in changing ways; 6 how much was compared, cells
 that compared nothing, what is returned without being claimed, ids of runs and the errors that an implementation
 promises; 7 controls, and cells that another requirement blocks; 8 what the largest case shows; 9 what
-was executed of the implementation. A file of an earlier
-format is read as one without these."""
+was executed of the implementation; 10 which two claimed things were in one case. A file of an earlier format is read as
+one without these."""
 
-_READABLE = (1, 2, 3, 4, 5, 6, 7, 8, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9, RESULT_FORMAT)
 
 Status = Literal[
     "passed",
@@ -289,6 +290,16 @@ class Pairs(_Data, frozen=True, kw_only=True):
     """Some combinations that were not reached."""
 
 
+class Together(_Data, frozen=True, kw_only=True):
+    """Two claimed things, and the schedules under which an executed case had both."""
+
+    of: tuple[str, str]
+    """Such as ``accumulation`` and ``optimizer steps``."""
+    under: tuple[Line, ...] = ()
+    not_under: tuple[Line, ...] = ()
+    """Schedules under which claims and limits allow such cases, but none was executed."""
+
+
 class Totals(_Data, frozen=True, kw_only=True):
     """Sums over the run."""
 
@@ -298,6 +309,8 @@ class Totals(_Data, frozen=True, kw_only=True):
     distinct_cases_several_ranks: int
     """Distinct executed cases with p ≥ 2."""
     pairs: tuple[Pairs, ...] = ()
+    together: tuple[Together, ...] = ()
+    """The pairs of claimed things that are possible under the chosen schedules."""
 
 
 class Result(_Data, frozen=True, kw_only=True):

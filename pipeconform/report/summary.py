@@ -14,6 +14,7 @@ from pipeconform.report.coverage_text import coverage_lines
 from pipeconform.report.levels_text import level_lines, next_lines
 from pipeconform.report.overview import DEFAULT, overview
 from pipeconform.report.result import Cell, Result
+from pipeconform.report.together_text import missing_lines, together_lines
 from pipeconform.report.words import (
     COLOURS,
     WORDS,
@@ -45,6 +46,8 @@ def render_overview(result: Result, console: Console, *, verbose: bool = False) 
     if result.coverage is not None:
         for line in coverage_lines(result.coverage):
             _print(console, Text(line))
+    for line in missing_lines(result) if verbose else ():
+        _print(console, Text(line))
     for note in _notes(result.cells, verbose=verbose):
         _print(console, note)
 
@@ -128,6 +131,7 @@ def totals(result: Result) -> list[str]:
         f"{least}{plural(sums.distinct_cases, 'distinct case')}, {least}"
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
         *_pairs(result),
+        *together_lines(result),
         *_nearest(result),
         *returned_unclaimed(result.cells),
         *(f"not claimed here: {one}" for one in claimed_elsewhere(result.implementation.capabilities)),

@@ -14,6 +14,7 @@ import pipeconform
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.pairs import pairwise
 from pipeconform.campaign.status import with_causes
+from pipeconform.campaign.together import meetings
 from pipeconform.campaign.told import Told
 from pipeconform.errors import PipeconformError
 from pipeconform.gate.strict import problems, unexplained
@@ -129,6 +130,8 @@ class Gathered:
             torch=first.environment.torch,
         )
         judged = {cell.requirement for cell in cells}
+        reached = {point for one in told for point in one.reached}
+        reachable = {point for one in told for point in one.reachable}
         options, sized = self._options, self._options.sized()
         found = Result(
             product_version=pipeconform.__version__,
@@ -155,10 +158,8 @@ class Gathered:
                 executions=max(sum(executed.values()), sum(cell.executions for cell in cells)),
                 distinct_cases=max([len(executed), *(cell.distinct_cases for cell in cells)]),
                 distinct_cases_several_ranks=sum(ranks[digest] > 1 for digest in executed),
-                pairs=pairwise(
-                    (point for one in told for point in one.reached),
-                    (point for one in told for point in one.reachable),
-                ),
+                pairs=pairwise(reached, reachable),
+                together=meetings(reached, reachable),
             ),
             cells=cells,
             rules={row.id: rule_digest(row) for row in all_requirements() if row.id in judged},

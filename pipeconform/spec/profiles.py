@@ -33,6 +33,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Chapters that are also judged under the environment variants of the implementation; None: all."""
     leaves_out: tuple[str, ...] = ()
     """Chapters that are judged only if the user names them."""
+    every_member: bool = False
+    """Whether a subject that has members gets a case of each under every schedule, if that is more than `corpus`."""
     whole_grids: bool = False
     """Whether all combinations of a wrapper's options are run; if not, only so many that every two options meet."""
     schedules: int | None = None
@@ -50,6 +52,7 @@ _FULL = Profile(
     cell_cost=6000,
     later_cost=6000,
     varied=None,
+    every_member=True,
 )
 
 _PROFILES = (

@@ -16,13 +16,14 @@ from pipeconform.judge.data_parallel import (
     replicas_of,
 )
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.reductions import reduced_once
 from pipeconform.judge.tensor_parallel import cut_as_planned, values_within_bounds
 from pipeconform.judge.training import buffers_are_right, gradients_are_right
 from pipeconform.spec.catalogue import MUST
 
-from ..promises import ASYNCHRONOUS, documented, in_source, paper
+from ..promises import ASYNCHRONOUS, FULL_MODEL, contract, documented, in_source, paper
 
 
 @requirement(
@@ -229,12 +230,7 @@ def tensor_parallel_stages(evidence: Evidence) -> Iterator[Finding]:
     over parts as if they were replicas, or a part that is taken for the whole give wrong gradients of the
     right shape.
     """
-    for one in evidence.members:
-        for step in one.steps:
-            for s in step.parameters:
-                yield from cut_as_planned(evidence, one.rank, step, s)
-    for replica in replicas_of(evidence):
-        yield from values_within_bounds(replica)
+    yield from _parts_are_right(evidence)
 
 
 @requirement(
@@ -287,4 +283,36 @@ def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
     """
     for replica in replicas_of(evidence):
         yield from buffers_are_right(replica)
+        yield from values_within_bounds(replica)
+
+
+@requirement(
+    "DPC-10",
+    title="Replicas and cut stages with something else",
+    level=MUST,
+    about=(Focus.REPLICAS_TOGETHER, Focus.TENSOR_TOGETHER),
+    trains=True,
+    costly=True,
+    promise=(FULL_MODEL, contract("Capabilities: what is claimed holds together, too")),
+)
+def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[Finding]:
+    """What an implementation claims of one pipeline holds for replicas and for stages that are cut over ranks, too:
+    keyword arguments, evaluation, loading a state, activation checkpointing and the model's own hooks in replicas;
+    keyword arguments, frozen parts, accumulation, sizes that change, loading a state and evaluation with cut
+    stages. Every value is the reference's.
+
+    A wrapper has another forward, other parameters and other hooks than the module inside: what was tried without
+    one may pass it by.
+    """
+    judge = gradients_are_the_mean if evidence.case.world.tensor is None else _parts_are_right
+    yield from of_first_wrong_step(judge(evidence))
+
+
+def _parts_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every rank holds its part of every parameter, cut as planned, and all values are within their bounds."""
+    for one in evidence.members:
+        for step in one.steps:
+            for s in step.parameters:
+                yield from cut_as_planned(evidence, one.rank, step, s)
+    for replica in replicas_of(evidence):
         yield from values_within_bounds(replica)

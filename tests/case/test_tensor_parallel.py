@@ -7,7 +7,7 @@ import pytest
 from pipeconform.adapter import TensorParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case import blocks
-from pipeconform.case.case import Model, Stage, World, decode_case, encode_case
+from pipeconform.case.case import Kwarg, Model, Stage, World, decode_case, encode_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.registry import of_form
 from pipeconform.case.draw.traits import traits
@@ -80,6 +80,13 @@ def test_replicas_of_cut_stages_are_sharded():
         small_case(model=MODEL, world=world(**pipelines))
 
 
+def test_a_rank_that_has_the_whole_stream_takes_keyword_arguments():
+    linear = (Stage(blocks=(blocks.Linear(),)), Stage(blocks=(blocks.Mlp(),)))
+    model = Model(width=4, sequence=2, stages=linear, kwargs=(Kwarg(stage=1),))
+
+    assert small_case(model=model, world=world(maps="row", stream="whole")).model.kwargs
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -87,6 +94,7 @@ def test_replicas_of_cut_stages_are_sharded():
         ({"sequence": 0}, "must be a multiple"),
         ({"container": "tuple"}, "one tensor per boundary"),
         ({"tied": (0, 1)}, "one tensor per boundary"),
+        ({"kwargs": (Kwarg(stage=1),)}, "only where every rank has the whole stream"),
     ],
 )
 def test_models_that_cannot_be_cut_are_refused(changes, words):

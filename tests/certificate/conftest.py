@@ -11,6 +11,7 @@ import pytest
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.pairs import pairwise
 from pipeconform.campaign.status import identifier_of
+from pipeconform.campaign.together import meetings
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.contents import (
     Canary,
@@ -126,6 +127,7 @@ def _sound(make, level, judged, expected, *, rows, shard, run):
             distinct_cases=len(expected.cases),
             distinct_cases_several_ranks=sum(case.num_ranks > 1 for case in expected.cases.values()),
             pairs=pairwise(points, expected.target.reachable(columns)),
+            together=meetings(points, expected.target.reachable(columns)),
         ),
     )
     reasons = (

@@ -113,6 +113,7 @@ COUNTED_WITH_A_VIOLATION = {
     "totals.distinct_cases",
     "totals.distinct_cases_several_ranks",
     "totals.pairs",
+    "totals.together",
 }
 """Cases that were executed to make a violation small count there, and are on no list."""
 

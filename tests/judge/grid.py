@@ -287,6 +287,14 @@ EVIDENCE: Mapping[str, Callable[[], Evidence]] = {
     "replicas": lambda: replicated(_replicated(*_OPTIMIZED)),
     "replicas, three steps": lambda: replicated(_replicated(TRAIN, Zero(), TRAIN)),
     "replicas with a hook": lambda: replicated(_replicated(TRAIN, Zero(), TRAIN, hook=True)),
+    "replicas with hooks": lambda: replicated(
+        _replicated(
+            TRAIN,
+            Zero(),
+            TRAIN,
+            stages=(Stage(blocks=(blocks.Linear(), blocks.Hooked())), Stage(blocks=(blocks.Linear(),))),
+        )
+    ),
     "replicas with statistics": lambda: replicated(
         _replicated(
             TRAIN,

@@ -356,7 +356,8 @@ CASES: Mapping[str, Case] = {
     "branch": of_blocks(blocks.Branch()),
     "inputs": with_model(plain_case(), input_requires_grad=True),
     "inputs by name": with_model(plain_case(), input_requires_grad=True, kwargs=(Kwarg(stage=1),)),
-    "buffers": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, EVAL, Zero(), TRAIN)),
+    "buffers": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, Zero(), TRAIN)),
+    "buffers and evaluation": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, EVAL, Zero(), TRAIN)),
     "targets": plain_case(loss=LossSpec(scaled=True)),
     "optimizer": plain_case(
         TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, momentum=0.5)

@@ -20,6 +20,7 @@ from tests.judge.honest import merged
 
 boundaries_keep_their_placement = JUDGEMENTS["FWD-19"].judge
 parts_are_right = JUDGEMENTS["DPC-7"].judge
+beside_another_thing = JUDGEMENTS["DPC-10"].judge
 
 RANKS = 2
 TRAIN = Train(batch_size=2, num_microbatches=2)
@@ -124,6 +125,18 @@ def doubled(array):
 
 def test_parts_that_are_cut_as_planned_are_right_and_halves_are_added_up():
     assert told(parts_are_right(evidence())) == []
+
+
+def test_beside_another_thing_only_the_first_wrong_step_is_told():
+    made = evidence(case_of((Mlp(), Linear()), maps="column", program=(TRAIN, TRAIN)))
+    name = next(iter(made.shown[1].steps[0].gradients[0]))
+    wrong = with_gradient(made, name, value=doubled)
+    later = made.shown[1].steps[1].gradients[0]
+    both = changed(wrong, 1, 1, gradients={0: {**later, name: doubled(later[name])}})
+
+    assert told(beside_another_thing(made)) == []
+    assert {one[1] for one in told(parts_are_right(both))} == {0, 1}
+    assert {one[1] for one in told(beside_another_thing(both))} == {0}
 
 
 def test_another_order_of_additions_is_right_in_outputs_too():

@@ -423,9 +423,9 @@ def test_a_buffer_that_moved_otherwise_is_found(name, change):
 
 
 def test_a_missing_buffer_is_found():
-    made = changed(honest_example("buffers"), rank=0, step=3, buffers={0: {}})
+    made = changed(honest_example("buffers"), rank=0, step=2, buffers={0: {}})
 
-    assert told("TRN-9", made) == [("buffer missing", 3, 0, 0, None)]
+    assert told("TRN-9", made) == [("buffer missing", 2, 0, 0, None)]
 
 
 def test_a_parameter_that_does_not_follow_the_optimizer_is_found_at_its_step():
@@ -560,6 +560,24 @@ def test_each_part_of_two_things_at_once_is_judged(example, what, step):
 
     assert told("TRN-22", made) == []
     assert {found[:2] for found in told("TRN-22", _wrong(made, what, step=step))} == {(f"{kind} value", step)}
+
+
+def test_a_gradient_that_an_evaluation_changed_is_told_before_the_update_that_uses_it():
+    made = honest_example("evaluation and optimizer")
+    wrong = _wrong(_wrong(made, "gradients", step=1), "parameters", step=2)
+
+    assert told("TRN-22", made) == []
+    assert {found[:2] for found in told("TRN-22", wrong)} == {("evaluation changed a gradient", 1)}
+
+
+def test_buffers_beside_another_thing_are_judged():
+    made, name = honest_example("buffers and evaluation"), "blocks.1.norm.running_mean"
+    moved = Array.of(value_of(made, "buffers", 0, name) + 1)
+
+    assert told("TRN-22", made) == []
+    assert told("TRN-22", with_value(made, "buffers", 0, name, moved, rank=0, step=1)) == [
+        ("buffer value", 1, 0, 0, None)
+    ]
 
 
 def test_of_two_things_at_once_only_the_first_wrong_step_is_told():

@@ -55,7 +55,9 @@ def test_a_file_of_a_later_format_is_refused(make, tmp_path):
     data = msgspec.to_builtins(make.result()) | {"format": RESULT_FORMAT + 1}
     (tmp_path / "result.json").write_bytes(msgspec.json.encode(data))
 
-    with pytest.raises(BadResultError, match="result format 10; this version reads 1 to 9"):
+    with pytest.raises(
+        BadResultError, match=f"result format {RESULT_FORMAT + 1}; this version reads 1 to {RESULT_FORMAT}"
+    ):
         read_result(tmp_path / "result.json")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.draw.subject import Draft, Size, Subject
 from pipeconform.case.focus import Limits
-from pipeconform.claims import ScheduleClaim
+from pipeconform.claims import Feature, ScheduleClaim
 
-__all__ = ["draw_size", "shapes", "some_m", "table"]
+__all__ = ["draw_size", "other_size", "shapes", "some_m", "table"]
 
 _REPLICATED = ((1, 2), (2, 2), (2, 2), (2, 2), (1, 3), (2, 1), (3, 2), (2, 3), (2, 4), (4, 2))
 """p and the number of replicas."""
@@ -29,9 +29,15 @@ Row = tuple[int, int, int, int]
 """p, v, the number of replicas and the number of tensor-parallel ranks."""
 
 
-def draw_size(d: Drawing, subject: Subject) -> Size:
-    """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks."""
-    p, v, d.num_replicas, d.num_tensor_ranks = d.pick(table(d.limits, d.claim, subject))
+def draw_size(d: Drawing, subject: Subject, *, one_each: bool = False) -> Size:
+    """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks.
+
+    With `one_each`, v is 1 wherever that is possible.
+    """
+    rows = table(d.limits, d.claim, subject)
+    if one_each:
+        rows = [row for row in rows if row[1] == 1] or rows
+    p, v, d.num_replicas, d.num_tensor_ranks = d.pick(rows)
     taken = some_m(d.claim, p, v)
     several = [m for m in taken if m > 1] if subject.several_microbatches else []
     return p, v, d.pick(several or taken)
@@ -73,7 +79,7 @@ def _replicated(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[
         if limits.min_ranks <= p * replicas <= limits.max_ranks
         and subject.least_ranks <= p <= claim.max_ranks
         and replicas >= subject.least_replicas
-        and p * v <= MOST_STAGES
+        and subject.least_stages <= p * v <= MOST_STAGES
         and some_m(claim, p, v)
     ]
 
@@ -110,3 +116,17 @@ def some_m(claim: ScheduleClaim, p: int, v: int) -> list[int]:
     ]
     # one microbatch hides what goes wrong between microbatches: it is listed once, to shrink to
     return [*taken, *(m for m in taken if m > 1)]
+
+
+def other_size(d: Drawing, draft: Draft) -> tuple[int, int]:
+    """Draw m and the size of microbatches, one or both other than those of the draft, as far as claimed."""
+    train, m = draft.train, d.num_microbatches
+    rows = train.batch_size // m
+    sizes: list[tuple[int, int]] = []
+    if Feature.VARYING_SHAPES in d.features:
+        sizes += [(m, other) for other in (1, 2, 3, 4) if other != rows]
+    if Feature.VARYING_MICROBATCHES in d.features:
+        sizes += [(k, rows) for k in some_m(d.claim, d.num_ranks, d.stages_per_rank) if k != m]
+    if len(d.features & {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES}) == 2:
+        sizes += [(k, other) for k, _ in sizes if k != m for other in (1, 2, 3) if other != rows]
+    return d.pick(sizes or [(m, rows)])

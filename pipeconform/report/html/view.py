@@ -14,6 +14,7 @@ from pipeconform.report.html.levels import LevelsView, levels_view
 from pipeconform.report.html.opening import Opening, opening_of
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, status_view
+from pipeconform.report.html.together import TogetherView, together_view
 from pipeconform.report.result import Cell
 from pipeconform.report.summary import totals
 from pipeconform.report.words import claimed_elsewhere, under
@@ -62,6 +63,8 @@ class ResultView:
     """Which requirements each one blocks."""
     coverage: CoverageView | None
     """What the cases executed of the implementation, if it was measured."""
+    together: TogetherView | None
+    """Which two claimed things were in one case, if any were."""
 
     @property
     def causes(self) -> tuple[CauseView, ...]:
@@ -112,6 +115,7 @@ def result_view(source: Source, *, causes: Sequence[Cause], known: Mapping[str, 
         expected=tuple(view(cause) for cause in causes if cause.expected),
         blocked=tuple(blocked_lines(causes)),
         coverage=None if result.coverage is None else coverage_view(result.coverage),
+        together=together_view(result),
     )
 
 

@@ -7,24 +7,10 @@ from msgspec import structs
 from pipeconform.case.case import Step, Zero
 from pipeconform.case.draw.changes import of_one_size, replaced, sizes_of
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.sizes import some_m
+from pipeconform.case.draw.sizes import other_size
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
-
-
-def other_size(d: Drawing, draft: Draft) -> tuple[int, int]:
-    """Draw m and the size of microbatches, one or both other than those of the draft, as far as claimed."""
-    train, m = draft.train, d.num_microbatches
-    rows = train.batch_size // m
-    sizes: list[tuple[int, int]] = []
-    if Feature.VARYING_SHAPES in d.features:
-        sizes += [(m, other) for other in (1, 2, 3, 4) if other != rows]
-    if Feature.VARYING_MICROBATCHES in d.features:
-        sizes += [(k, rows) for k in some_m(d.claim, d.num_ranks, d.stages_per_rank) if k != m]
-    if len(d.features & {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES}) == 2:
-        sizes += [(k, other) for k, _ in sizes if k != m for other in (1, 2, 3) if other != rows]
-    return d.pick(sizes or [(m, rows)])
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:
