@@ -17,6 +17,7 @@ from benchmarks.programs.asked import Asked, runner
 from benchmarks.programs.outcomes import Outcome
 from pipeconform.campaign.again import judge_again, verdict
 from pipeconform.campaign.preload import PRELOAD
+from pipeconform.execute.implementation import resolve
 from pipeconform.export.question import Question, written_question
 from pipeconform.export.script import program_of
 from pipeconform.ranks.environment import Environment
@@ -101,7 +102,7 @@ class Shared:
         self._number += 1
         own = script.rename(script.with_name(f"shown_{self._number}.py"))
         question.write_bytes(written_question(asked.question))
-        name = asked.implementation.rpartition(":")[2]
+        name = resolve(asked.implementation).rpartition(":")[2]
         return self._asked(f"{own}:{name}", question), self._asked(asked.mended, question)
 
     def _asked(self, implementation: str, question: Path) -> Ended:

@@ -48,7 +48,7 @@ class Verdict:
 def judge_again(
     case: AnyCase, requirements: Iterable[Requirement], runner: Runner[Any, Any], *, hung: bool = False
 ) -> Outcomes:
-    """Execute a case once on real processes and judge it in full by each requirement.
+    """Execute a case on real processes, once if its requirements can share that, and judge it in full by each.
 
     If the case `hung` before, the ranks also record which rank waits for which: that proves a hang sooner.
 
@@ -64,8 +64,11 @@ def judge_again(
         raise UsageError(
             f"{runner.implementation} is a {runner.kind}, but a case of {names} is not for a {runner.kind}"
         )
-    execution = runner.execute(own, rows, hung=hung)
-    return {row.id: runner.judged(row, own, execution).outcomes for row in rows}
+    found: dict[str, tuple[Outcome, ...]] = {}
+    for together in runner.apart(rows):
+        execution = runner.execute(own, together, hung=hung)
+        found.update({row.id: runner.judged(row, own, execution).outcomes for row in together})
+    return {row.id: found[row.id] for row in rows}
 
 
 def localised(case: AnyCase, outcomes: Outcomes, runner: Runner[Any, Any]) -> Localisation | None:

@@ -302,14 +302,13 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             kept = self.campaign.answers.setdefault((self.variant, case.digest), {})
             known = {} if anew else kept
             new = [row for row in rows if row.id not in known]
-            if new:
+            for together in self.runner.apart(new) if new else ():
                 self._tell("controlling")
                 self.executions += 1
                 self.campaign.count(case)
-                execution = self.runner.execute(case, new, hung=smallest.outcome.status is Status.HUNG)
-                known.update(
-                    {row.id: self.runner.judged(row, case, execution, anew=False).outcomes for row in new}
-                )
+                execution = self.runner.execute(case, together, hung=smallest.outcome.status is Status.HUNG)
+                judged = {row: self.runner.judged(row, case, execution, anew=False) for row in together}
+                known.update({row.id: one.outcomes for row, one in judged.items()})
             return known
 
         return explained(self.asked, smallest.case, smallest.outcome, ask=ask)

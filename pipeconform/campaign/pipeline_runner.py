@@ -23,6 +23,9 @@ from pipeconform.spec.wrappers import Kind
 
 __all__ = ["PipelineRunner"]
 
+_CHANGING = frozenset[Watched]({"loneliness", "recovery", "resumption"})
+"""What is observed by doing something else: keeping connections after an error, or running once more."""
+
 
 @dataclass(frozen=True)
 class PipelineRunner:
@@ -59,6 +62,13 @@ class PipelineRunner:
     def own(self, case: AnyCase) -> Case | None:
         """The case, if it is a pipeline's."""
         return case if isinstance(case, Case) else None
+
+    def apart(self, rows: Iterable[Requirement]) -> tuple[tuple[Requirement, ...], ...]:
+        """The requirements in groups, by what their observation changes about the execution."""
+        groups: dict[frozenset[Watched], list[Requirement]] = {}
+        for row in rows:
+            groups.setdefault(JUDGEMENTS[row.id].observe & _CHANGING, []).append(row)
+        return tuple(map(tuple, groups.values()))
 
     def execute(self, case: Case, rows: Iterable[Requirement], *, hung: bool = False) -> Execution:
         """Execute a case, recording what the requirements observe; if it `hung` before, also who waits for whom."""

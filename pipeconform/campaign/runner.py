@@ -61,6 +61,9 @@ class Runner(Protocol[CaseT, ExecutionT]):
     def own(self, case: AnyCase) -> CaseT | None:
         """The case if it is of the kind that this implementation executes, else None."""
 
+    def apart(self, rows: Iterable[Requirement]) -> tuple[tuple[Requirement, ...], ...]:
+        """The requirements in groups; those of one group can judge the same execution."""
+
     def execute(self, case: CaseT, rows: Iterable[Requirement], *, hung: bool = False) -> ExecutionT:
         """Execute a case, recording everything that these requirements observe.
 

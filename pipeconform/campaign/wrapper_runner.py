@@ -58,6 +58,10 @@ class WrapperRunner:
         """The case if it is a wrapper's, else None."""
         return case if isinstance(case, WrapperCase) else None
 
+    def apart(self, rows: Iterable[Requirement]) -> tuple[tuple[Requirement, ...], ...]:
+        """The requirements in one group: what they observe is the same."""
+        return (tuple(rows),)
+
     def execute(
         self, case: WrapperCase, rows: Iterable[Requirement] = (), *, hung: bool = False
     ) -> VerdictVector:

@@ -37,20 +37,22 @@ def pools():
         yield pools
 
 
-def judged(pools, name, case, *others):
-    """What replay says by ERR-10 of a case that hung before; `others` decide what is done and recorded, too."""
+def runner(pools, name):
     full = resolve(f"{FILE}:{name}")
-    runner = runner_of(describe(pools, full), implementation=full, pools=pools)
-    rows = [requirement(row) for row in ("ERR-10", *others)]
-    return judge_again(case, rows, runner, hung=True)["ERR-10"]
+    return runner_of(describe(pools, full), implementation=full, pools=pools)
+
+
+def judged(pools, name, *rows, case=RAISES):
+    """What replay says of a case that hung before."""
+    return judge_again(case, [requirement(row) for row in rows], runner(pools, name), hung=True)
 
 
 def test_a_peer_that_a_closing_connection_wakes_up_does_not_hang(pools):
-    assert judged(pools, "ClosesLate", RAISES) == ()
+    assert judged(pools, "ClosesLate", "ERR-10")["ERR-10"] == ()
 
 
 def test_a_peer_that_nothing_wakes_up_hangs(pools):
-    (outcome,) = judged(pools, "NeverCloses", RAISES)
+    (outcome,) = judged(pools, "NeverCloses", "ERR-10")["ERR-10"]
 
     assert outcome.status == "hung"
     assert "rank 0 waits forever" in outcome.finding.message
@@ -60,7 +62,17 @@ def test_a_peer_that_nothing_wakes_up_hangs(pools):
 def test_who_waits_in_the_harness_proves_no_hang_before_all_is_settled(pools, monkeypatch, settled, expected):
     """For ERR-15, a rank that has raised waits there until the others have."""
     monkeypatch.setattr(questions, "SETTLED", settled)
-    found = judged(pools, "TellsLate", SCARCE, "ERR-15")
+    one = runner(pools, "TellsLate")
+    execution = one.execute(SCARCE, [requirement("ERR-15")], hung=True)
+    found = one.judged(requirement("ERR-10"), SCARCE, execution).outcomes
 
     assert [one.finding.kind for one in found if one.status == "hung"] == expected
     assert all("and rank 1 raised: " in one.finding.message for one in found if one.status == "hung")
+
+
+def test_connections_that_are_kept_for_one_requirement_do_not_accuse_by_another(pools):
+    """torch's peers are woken by closing connections, which ERR-10 allows, and ERR-14 does not let happen."""
+    found = judged(pools, "Torch", "ERR-10", "ERR-14", "ERR-11")
+
+    assert found["ERR-10"] == ()
+    assert [one.finding.kind for one in found["ERR-14"]] == ["others left waiting"]
