@@ -42,9 +42,14 @@ def check_devices(tensors: Mapping[str, Tensor], device: torch.device | None) ->
         ValueError: They are; it names one tensor of each kind.
     """
     found = {tensor.device.type: f"{name} on {tensor.device}" for name, tensor in tensors.items()}
-    if len(found) > 1 or (device is not None and device.type not in found):
+    elsewhere = device is not None and any(_is_elsewhere(tensor.device, device) for tensor in tensors.values())
+    if len(found) > 1 or elsewhere:
         wanted = "one kind of device" if device is None else f"the device {device}"
         raise ValueError(f"the module has to be on {wanted}, but has {', '.join(found.values())}")
+
+
+def _is_elsewhere(there: torch.device, named: torch.device) -> bool:
+    return there.type != named.type or (named.index is not None and there.index not in (None, named.index))
 
 
 def _words(what: tuple[tuple[int, ...], str, bool] | None) -> str:

@@ -64,7 +64,7 @@ def test_json_says_the_same():
     assert json.loads(shown_json(text)) == json.loads(text)
 
 
-PRINTERS = {"commands/say.py", "report/console.py", "commands/schedule.py"}
+PRINTERS = {"commands/say.py", "report/console.py", "commands/schedule.py", "attach/on_ray.py"}
 """`schedule draw` prints colours of its own, of a table that is numbers."""
 
 

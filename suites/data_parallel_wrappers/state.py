@@ -194,7 +194,8 @@ def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
     yield WrapperCase(module="two_devices")
-    # one index alone would be right on one rank, if ranks have devices
+    # a device that no rank has, if ranks have devices: the module is not on it
+    yield WrapperCase(options=WrapOptions(device_ids=(7,)))
     yield WrapperCase(options=WrapOptions(device_ids=(0, 1)))
     yield WrapperCase(options=WrapOptions(output_device=1))
 

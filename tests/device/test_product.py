@@ -92,7 +92,7 @@ def test_doctor_says_what_device_and_backend_can_do() -> None:
     assert "coalesced: one work for a batch" in done.stdout
 
 
-def test_a_run_takes_backends_for_several_devices(tmp_path: Path) -> None:
+def test_a_run_takes_backends_for_several_devices(device: None, tmp_path: Path) -> None:
     backend = ("--device", "testdev", "--backend", "cpu:gloo,testdev:testccl")
     chosen = ("--requirements", "FWD-1", "--schedules", "GPipe", "--profile", "smoke", "--ranks", "2")
     done = pipeconform(

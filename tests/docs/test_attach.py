@@ -34,7 +34,9 @@ def test_the_script_for_one_machine_runs_as_it_stands(page, tmp_path):
 
 
 def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
-    text = re.sub(r"\n +- (?=-|pipeconform\.agent)", " ", page.read_text())  # a command in a manifest is a list
+    text = re.sub(
+        r"\n +- (?=-|pipeconform\.agent)", " ", page.read_text()
+    )  # a command in a manifest is a list
     shown = re.findall(r"-m pipeconform\.agent (--[^&\n]*)", text)
     known = {option for parameter in main.params for option in parameter.opts}
 

@@ -21,6 +21,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.registry import SUBJECTS, collected
 from pipeconform.case.draw.strategies import cases
 from pipeconform.case.draw.subject import Subject
+from pipeconform.case.draw.subjects.together import pairs_in
 from pipeconform.case.draw.traits import plainer, traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import MAPS
@@ -30,6 +31,7 @@ REFERENCE = Limits(capabilities=ReferenceAdapter().describe().capabilities, max_
 WIDE = Limits(capabilities=EVERYTHING, max_ranks=4)
 SEEDS = range(5)
 LOOKS_PLAIN = {focus for focus, subject in SUBJECTS.items() if subject.found is None}
+TOGETHER = (Focus.TOGETHER, Focus.REPLICAS_TOGETHER, Focus.TENSOR_TOGETHER)
 WITH_CONTROL = [focus for focus, subject in SUBJECTS.items() if subject.control]
 
 
@@ -135,8 +137,11 @@ def test_a_control_is_the_same_case_without_the_subject(focus: Focus) -> None:
     assert all(subject.control_of(case) is not None for case in with_subject(focus))
     for case, (words, control) in controls(focus):
         assert words.startswith("with")
-        assert focus not in traits(control)
-        assert subject.control_of(control) is None
+        if focus in TOGETHER:  # without one part of several, other pairs are left
+            assert set(pairs_in(case)) - set(pairs_in(control))
+        else:
+            assert focus not in traits(control)
+            assert subject.control_of(control) is None
         assert (control.schedule, control.seed) == (case.schedule, case.seed)
         assert (control.num_ranks, control.stages_per_rank) == (case.num_ranks, case.stages_per_rank)
         assert {run.num_microbatches for run in control.runs} <= {run.num_microbatches for run in case.runs}
