@@ -42,7 +42,9 @@ def check_devices(tensors: Mapping[str, Tensor], device: torch.device | None) ->
         ValueError: They are; it names one tensor of each kind.
     """
     found = {tensor.device.type: f"{name} on {tensor.device}" for name, tensor in tensors.items()}
-    elsewhere = device is not None and any(_is_elsewhere(tensor.device, device) for tensor in tensors.values())
+    elsewhere = device is not None and any(
+        _is_elsewhere(tensor.device, device) for tensor in tensors.values()
+    )
     if len(found) > 1 or elsewhere:
         wanted = "one kind of device" if device is None else f"the device {device}"
         raise ValueError(f"the module has to be on {wanted}, but has {', '.join(found.values())}")

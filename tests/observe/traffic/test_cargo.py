@@ -44,9 +44,11 @@ def test_a_copy_is_not_recognised() -> None:
 def test_an_address_that_is_used_again_is_not_mistaken() -> None:
     finder = CargoFinder()
     outputs, sent = set(), set()
-    gc.freeze()  # what other tests left is not looked through 50 times
+    gc.freeze()  # what other tests left is not looked through every time
     try:
-        for number in range(50):
+        for number in range(2000):
+            if number >= 50 and outputs & sent:
+                break  # how soon an address comes back depends on what the process did before
             output = forwarded(finder, 0, number, torch.ones(300, 2))
             outputs.add(output.data_ptr())
             del output
