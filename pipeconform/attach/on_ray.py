@@ -23,6 +23,7 @@ __all__ = ["main"]
 _WAIT = 60.0  # seconds in which an agent must find the controller, which listens before it starts agents
 _PATIENCE = 15.0  # seconds after which the user is told that Ray has not found room
 _PAUSE = 1.0  # seconds before an agent is started again
+_LOOK = 1.0  # seconds between two looks whether the run is still there
 _MOST = 20  # times that one agent is started again
 
 
@@ -89,8 +90,12 @@ def main(*, controller: str, agents: int, gpu: bool) -> None:
     alive: dict[int, Any] = {}
     attempts = dict.fromkeys(range(agents), 0)
     running = {started(rank): rank for rank in range(agents)}
-    while running:
-        (done, *_), _ = ray.wait(list(running), num_returns=1)
+    parent = os.getppid()
+    while running and os.getppid() == parent:  # with the run, however it ends, all is given back
+        finished, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK)
+        if not finished:
+            continue
+        (done,) = finished
         rank = running.pop(done)
         try:
             code, how = ray.get(done), ""

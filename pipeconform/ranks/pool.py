@@ -266,6 +266,12 @@ class Pending:
             if standings is not None:
                 why = "every rank waits for one that waits too"
             if why is not None:
+                # what came while this process was held up, or waited for agents, was not late
+                known = len(self._verdicts)
+                self._crew.step(0.0)
+                self._collect()
+                if len(self._verdicts) > known:
+                    continue
                 self._give_up(waiting, why, eyes, standings)
                 return
             self._crew.step(min(watch.interval, _ASKING) if prover.asking else watch.interval)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -169,6 +170,15 @@ def test_a_busy_rank_is_ended_by_the_time_limit_only(pool):
     vector = run(pool, "spin_forever", limit=1.0)
     assert [verdict.why for verdict in vector] == ["time limit of 1 s"] * 2
     assert run(pool, "total").values == (3.0, 3.0)
+
+
+def test_an_answer_that_came_in_time_counts_however_late_it_is_read(pool):
+    """The controller waits for lost agents, or is held up itself, while the oracle has long answered."""
+    pool.wait_until_formed()
+    pending = pool.start("rank_tasks:echo", b"in time", time_limit=1.0)
+    time.sleep(2.0)
+
+    assert pending.wait().values == (b"in time",) * 2
 
 
 def test_waiting_for_a_computing_peer_is_not_a_hang(pool):
