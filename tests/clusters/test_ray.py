@@ -155,5 +155,7 @@ def test_a_job_that_is_submitted_finds_the_same(cluster, tmp_path):
         timeout=900,
     )
 
-    assert "failed" in done.stdout + done.stderr  # the job's code is 1: there are violations
-    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG, TINY), done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert (tmp_path / "out/result.json").is_file(), said
+    assert "failed" in said  # the job's code is 1: there are violations
+    assert found(result_in(tmp_path / "out")) == local(tmp_path, WRONG, TINY)
