@@ -113,7 +113,15 @@ def test_options_about_agents_need_the_address_of_a_controller(typed, command):
 @pytest.mark.slow
 def test_a_certificate_is_earned_on_agents_and_the_canaries_sing_there(attached, tmp_path):
     package = tmp_path / "certified.zip"
-    asked = ("certify", "--impl", "reference", "--level", "forward", "--min-agents", "2")  # CPUs take several ranks
+    asked = (
+        "certify",
+        "--impl",
+        "reference",
+        "--level",
+        "forward",
+        "--min-agents",
+        "2",
+    )  # CPUs take several ranks
     code, said, agents = attached(*asked, "--out", package)
 
     assert (code, agents) == (0, [0, 0]), said
