@@ -21,31 +21,17 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
 
 def members_within(limits: Limits, claim: ScheduleClaim, subject: Subject) -> tuple[Subject, ...]:
     """The members of a subject that are claimed and fit the limits; the subject itself if it has none."""
-    if subject.members:
-        return _members_of(limits, claim, subject.focus)
-    claimed = _is_claimed(subject, claim, limits.capabilities.under(claim))
-    return (subject,) if claimed and sizes.table(limits, claim, subject) else ()
+    return _members_of(limits, claim, subject.focus) if subject.members else _within(limits, claim, subject)
 
 
 @functools.lru_cache(maxsize=1024)  # of a hundred members, every case that is drawn asks
 def _members_of(limits: Limits, claim: ScheduleClaim, focus: Focus) -> tuple[Subject, ...]:
+    return _within(limits, claim, *SUBJECTS[focus].members)
+
+
+def _within(limits: Limits, claim: ScheduleClaim, *subjects: Subject) -> tuple[Subject, ...]:
     own = limits.capabilities.under(claim)
-    fits: dict[tuple[object, ...], bool] = {}
-
-    def fit(one: Subject) -> bool:
-        needed = (
-            one.form,
-            one.least_stages,
-            one.least_ranks,
-            one.least_stages_per_rank,
-            one.least_replicas,
-            one.most_replicas,
-        )
-        if needed not in fits:
-            fits[needed] = bool(sizes.table(limits, claim, one))
-        return fits[needed]
-
-    return tuple(one for one in SUBJECTS[focus].members if _is_claimed(one, claim, own) and fit(one))
+    return tuple(one for one in subjects if _is_claimed(one, claim, own) and sizes.table(limits, claim, one))
 
 
 def _is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capabilities) -> bool:

@@ -131,9 +131,8 @@ class Pair:
         return self.first.claimed(claim, own) and self.second.claimed(claim, own)
 
     def _size(self, d: Drawing) -> Size:
-        one_each = (
-            d.capabilities.kwargs_scope == "rank"
-        )  # keyword arguments for a rank are those of its stage
+        # keyword arguments for a rank are those of its stage
+        one_each = d.capabilities.kwargs_scope == "rank"
         return draw_size(d, self.subject, one_each=one_each)
 
     def _world(self, d: Drawing) -> World:
@@ -144,12 +143,10 @@ class Pair:
         return world
 
     def _contents(self, d: Drawing, draft: Draft) -> Draft:
-        parts = [
-            one for one in (self.first, self.second) if one.focus is not Focus.EVAL
-        ]  # it may add dropout
-        for one in sorted(
-            parts, key=lambda one: one.focus is Focus.INPUT_HOOKS
-        ):  # whose block begins a stage
+        # evaluations may add dropout
+        parts = [one for one in (self.first, self.second) if one.focus is not Focus.EVAL]
+        # the block of hooks on inputs begins a stage, so it comes last
+        for one in sorted(parts, key=lambda one: one.focus is Focus.INPUT_HOOKS):
             ambiguous = d.capabilities.kwargs_scope == "rank" and d.stages_per_rank > 1
             if one.contents is not None and not (one.focus is Focus.KWARGS and ambiguous):
                 draft = one.contents(d, draft)

@@ -6,12 +6,12 @@ Which do not, and why, is in `APART`. Replicas and stages that are cut over rank
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from pipeconform.case.case import Case
 from pipeconform.case.draw.pairs import Pair, has_part
-from pipeconform.case.draw.subject import Subject, group_of
+from pipeconform.case.draw.subject import Form, Subject, group_of
 from pipeconform.case.draw.subjects import (
     accumulate,
     buffers,
@@ -33,7 +33,6 @@ from pipeconform.case.draw.subjects import (
     varying,
 )
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, ScheduleClaim
 
 __all__ = ["APART", "PAIRS", "PARTS", "RANKS", "pairs_in"]
 
@@ -157,46 +156,28 @@ def _controls(case: Case) -> Iterator[tuple[str, Case]]:
         yield from pair.controls_of(case)
 
 
-def _any_claimed(pairs: tuple[Pair, ...]) -> Callable[[ScheduleClaim, Capabilities], bool]:
-    subjects = tuple(pair.subject for pair in pairs)
-    return lambda claim, own: any(one.needs <= own.features and one.claimed(claim, own) for one in subjects)
-
-
 def _found(case: Case) -> bool:
     return bool(pairs_in(case))
 
 
-TOGETHER = Subject(
-    focus=Focus.TOGETHER,
-    trains=True,
-    claimed=_any_claimed(_OF_STAGES),
-    found=_found,
-    rarity=3,
-    members=tuple(pair.subject for pair in _OF_STAGES),
-    controls=_controls,
-    control="without one of the two",
-)
+def _subject(focus: Focus, pairs: tuple[Pair, ...], *, form: Form = "stages") -> Subject:
+    """The subject that draws these pairs in turn."""
+    members = tuple(pair.subject for pair in pairs)
+    return Subject(
+        focus=focus,
+        form=form,
+        trains=True,
+        claimed=lambda claim, own: any(
+            one.needs <= own.features and one.claimed(claim, own) for one in members
+        ),
+        found=_found,
+        rarity=3,
+        members=members,
+        controls=_controls,
+        control="without one of the two",
+    )
 
-REPLICAS_TOGETHER = Subject(
-    focus=Focus.REPLICAS_TOGETHER,
-    form="replicas",
-    trains=True,
-    claimed=_any_claimed(_OF_REPLICAS),
-    found=_found,
-    rarity=3,
-    members=tuple(pair.subject for pair in _OF_REPLICAS),
-    controls=_controls,
-    control="without one of the two",
-)
 
-TENSOR_TOGETHER = Subject(
-    focus=Focus.TENSOR_TOGETHER,
-    form="tensor parallel",
-    trains=True,
-    claimed=_any_claimed(_OF_PARTS),
-    found=_found,
-    rarity=3,
-    members=tuple(pair.subject for pair in _OF_PARTS),
-    controls=_controls,
-    control="without one of the two",
-)
+TOGETHER = _subject(Focus.TOGETHER, _OF_STAGES)
+REPLICAS_TOGETHER = _subject(Focus.REPLICAS_TOGETHER, _OF_REPLICAS, form="replicas")
+TENSOR_TOGETHER = _subject(Focus.TENSOR_TOGETHER, _OF_PARTS, form="tensor parallel")
