@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks.attribution.page import page
 from benchmarks.attribution.running import run
-from benchmarks.attribution.verdicts import keep, kept_verdicts, verdict_of
+from benchmarks.attribution.verdicts import Verdict, verdict_of
+from benchmarks.lines import keep, kept
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
 from pipeconform.ranks.pools import Pools
@@ -44,12 +45,12 @@ def main() -> None:
     if not given.only_page:
         part, parts = map(int, given.part.split("/"))
         with Pools(preload=PRELOAD) as pools:
-            known = kept_verdicts(given.kept)
+            known = kept(given.kept, Verdict)
             mine = list(labels.values())[: given.number][part - 1 :: parts]
             run([one for one in mine if one.name not in known], pools, given.out)
     files = {name: given.out / f"{name}.json" for name in labels}
     made = {name: verdict_of(read_result(file)) for name, file in files.items() if file.exists()}
-    verdicts = {name: one for name, one in (kept_verdicts(given.kept) | made).items() if name in labels}
+    verdicts = {name: one for name, one in (kept(given.kept, Verdict) | made).items() if name in labels}
     keep(verdicts, given.kept)
     given.page.write_text(page(labels, verdicts))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from pipeconform.campaign.trial import Fault
 from pipeconform.report.causes import causes_of
 from pipeconform.report.result import Result
 
-__all__ = ["Accused", "Verdict", "keep", "kept_verdicts", "verdict_of"]
+__all__ = ["Accused", "Verdict", "verdict_of"]
 
 
 class Accused(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,21 +54,3 @@ def verdict_of(result: Result) -> Verdict:
             cell.requirement for cell in result.cells if cell.status == "error" and not cell.violations
         ),
     )
-
-
-def kept_verdicts(file: Path) -> dict[str, Verdict]:
-    """The verdicts of a file, by fault; none if there is no such file.
-
-    Raises:
-        msgspec.DecodeError: the file is something else.
-    """
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, Verdict]) if file.exists() else {}
-
-
-def keep(verdicts: dict[str, Verdict], file: Path) -> None:
-    """Write the file, a line per fault."""
-    lines = [
-        f"{msgspec.json.encode(name).decode()}: {msgspec.json.encode(one).decode()}"
-        for name, one in sorted(verdicts.items())
-    ]
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.lines import keep, kept
 from benchmarks.programs.asked import Asked, of_fault, of_result
-from benchmarks.programs.outcomes import keep, kept
+from benchmarks.programs.outcomes import Outcome
 from benchmarks.programs.page import page
 from benchmarks.programs.running import Place, Shared, tried
 from pipeconform.campaign.preload import PRELOAD
@@ -56,7 +57,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", metavar="ID", help="of faults, that of one requirement")
     given = parser.parse_args()
-    known = {} if given.fresh else kept(given.kept)
+    known = {} if given.fresh else kept(given.kept, Outcome)
     if given.again:
         known = {name: one for name, one in known.items() if one.as_it_should}
     with Pools(preload=PRELOAD) as pools, tempfile.TemporaryDirectory(prefix="programs-") as folder:

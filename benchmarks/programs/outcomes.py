@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import msgspec
 
-__all__ = ["Outcome", "keep", "kept"]
+__all__ = ["Outcome"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,23 +34,3 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def as_it_should(self) -> bool:
         """Whether program and replay agree that it is there, and it is not there where it is mended."""
         return self.verdicts == ("reproduced", "reproduced", "met")
-
-
-def kept(file: Path) -> dict[str, Outcome]:
-    """The outcomes of a file, by the name of the violation; none if there is no such file.
-
-    Raises:
-        msgspec.DecodeError: the file is something else.
-    """
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, Outcome]) if file.exists() else {}
-
-
-def keep(outcomes: Mapping[str, Outcome], file: Path) -> None:
-    """Write the file, a line for each violation."""
-    lines = [
-        f"{msgspec.json.encode(name).decode()}: {msgspec.json.encode(one).decode()}"
-        for name, one in sorted(outcomes.items())
-    ]
-    part = file.with_suffix(".part")
-    part.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    part.replace(file)

@@ -3,8 +3,9 @@
 import pytest
 from pipeconform.reference_impl.faults import Fault
 
+from benchmarks import lines
 from benchmarks.attribution.page import page
-from benchmarks.attribution.verdicts import Accused, Verdict, keep, kept_verdicts
+from benchmarks.attribution.verdicts import Accused, Verdict
 
 DAY = "2026-01-02T03:04:05+00:00"
 
@@ -39,8 +40,8 @@ def test_what_is_kept_is_read_again_and_shown(tmp_path):
         "hidden": verdict(),
     }
 
-    keep(verdicts, tmp_path / "kept.json")
-    kept = kept_verdicts(tmp_path / "kept.json")
+    lines.keep(verdicts, tmp_path / "kept.json")
+    kept = lines.kept(tmp_path / "kept.json", Verdict)
     text = page(labels, kept)
 
     assert kept == verdicts
@@ -52,4 +53,4 @@ def test_what_is_kept_is_read_again_and_shown(tmp_path):
 
 
 def test_nothing_is_kept_where_there_is_no_file(tmp_path):
-    assert kept_verdicts(tmp_path / "kept.json") == {}
+    assert lines.kept(tmp_path / "kept.json", Verdict) == {}

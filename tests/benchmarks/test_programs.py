@@ -1,6 +1,7 @@
 """What programs and replay said, as it is kept and shown."""
 
-from benchmarks.programs.outcomes import Outcome, keep, kept
+from benchmarks.lines import keep, kept
+from benchmarks.programs.outcomes import Outcome
 from benchmarks.programs.page import page
 
 
@@ -34,10 +35,10 @@ def test_what_is_kept_is_read_again_and_shown_with_what_differs_first(tmp_path):
         "smoke TRN-4:GPipe:default:5872": outcome("TRN-4", implementation="torch"),
     }
     keep(outcomes, tmp_path / "kept.json")
-    text = page(kept(tmp_path / "kept.json"), ["FWD-1", "FWD-2", "TRN-1"])
+    text = page(kept(tmp_path / "kept.json", Outcome), ["FWD-1", "FWD-2", "TRN-1"])
 
-    assert kept(tmp_path / "kept.json") == outcomes
-    assert kept(tmp_path / "none.json") == {}
+    assert kept(tmp_path / "kept.json", Outcome) == outcomes
+    assert kept(tmp_path / "none.json", Outcome) == {}
     assert "| requirements with a program | 2 of 3 |" in text
     assert "| without | FWD-1 |" in text
     assert "| adapters of other engines | `torch` |" in text
