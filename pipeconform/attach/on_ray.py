@@ -21,7 +21,7 @@ from pipeconform.showing import shown
 __all__ = ["main"]
 
 _WAIT = 60.0  # seconds in which an agent must find the controller, which listens before it starts agents
-_PATIENCE = 15.0  # seconds after which the user is told that Ray has not found room
+_PATIENCE = 15.0  # seconds after which a line says that Ray has not found room
 _PAUSE = 1.0  # seconds before an agent is started again
 _LOOK = 1.0  # seconds between two looks whether the run is still there
 _MOST = 20  # times that one agent is started again

@@ -139,8 +139,7 @@ class LocalEyes:
     def _cores(self) -> int:
         """How many processors a rank may use: all may use the same."""
         for pid in self._pids.values():
-            with contextlib.suppress(
-                OSError, AttributeError
-            ):  # it has ended; other systems have no such call
+            # it has ended; other systems have no such call
+            with contextlib.suppress(OSError, AttributeError):
                 return len(os.sched_getaffinity(pid))
         return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Who is told a moment later that another rank has raised does not wait forever; who is not told does (ERR-10)."""
+"""A rank that learns late that another one has raised does not wait forever; one that never learns it does (ERR-10)."""
 
 from __future__ import annotations
 

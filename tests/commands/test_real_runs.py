@@ -161,6 +161,26 @@ def marked(mark):
     return found
 
 
+def started(*command: str, folder: Path, mark: str) -> subprocess.Popen[str]:
+    """The command in a process of its own; it and all that it starts have the mark in their environment."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeconform", *command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PIPECONFORM_TEST_MARK": mark},
+    )
+
+
+def left_running(mark: str) -> list[int]:
+    """The processes with the mark that have not ended within ten seconds."""
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to find what is left running"
 )
@@ -175,32 +195,14 @@ def marked(mark):
 )
 def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path, signum, options):
     mark = uuid.uuid4().hex
-    run = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pipeconform",
-            "run",
-            "--impl",
-            adapter("mine.py"),
-            "--profile",
-            "core",
-            *options,
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PIPECONFORM_TEST_MARK": mark},
-    )
+    command = ("run", "--impl", adapter("mine.py"), "--profile", "core", *options)
+    run = started(*command, folder=tmp_path, mark=mark)
     assert run.stdout is not None
     while "judgement" not in (line := run.stdout.readline()):
         assert line, run.communicate()[1]
     run.send_signal(signum)
     _, errors = run.communicate(timeout=60)
-    deadline = time.monotonic() + 10
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    left = left_running(mark)
 
     assert run.returncode == 130
     assert errors == (
@@ -245,26 +247,15 @@ def test_a_time_limit_is_more_than_nothing(typed):
 def test_a_certification_stopped_among_the_canaries_keeps_its_verdicts_and_leaves_no_process(tmp_path):
     """A shard of one requirement, and a Ctrl-C as soon as the first canary has been told of."""
     mark = uuid.uuid4().hex
-    run = subprocess.Popen(
-        [
-            *[sys.executable, "-m", "pipeconform", "certify", "--impl", "reference-wrapper"],
-            *["--level", "wrapper", "--shard", "1/40"],
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PIPECONFORM_TEST_MARK": mark},
-    )
+    command = ("certify", "--impl", "reference-wrapper", "--level", "wrapper", "--shard", "1/40")
+    run = started(*command, folder=tmp_path, mark=mark)
     assert run.stdout is not None
     while " tried, " not in (line := run.stdout.readline()):
         assert line, run.communicate()[1]
     assert len(marked(mark)) > 1
     run.send_signal(signal.SIGINT)
     out, errors = run.communicate(timeout=60)
-    deadline = time.monotonic() + 10
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    left = left_running(mark)
     stopped, told, ways = out.splitlines()[-3:]
     folder = tmp_path / "pipeconform-results/certify.wrapper.1-of-40"
     result = json.loads((folder / "result.json").read_text())
