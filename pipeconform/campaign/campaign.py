@@ -16,7 +16,7 @@ from pipeconform.case.any_case import AnyCase
 from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.execute.source import Source
 from pipeconform.gate.expectations import Expectation
-from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
 from pipeconform.spec import Profile, Requirement
@@ -49,6 +49,8 @@ class Campaign:
     """The violations of the previous run."""
     localised: dict[tuple[str, str], Localisation | None] = field(default_factory=dict)
     """Where values begin to be wrong, by variant and case digest: several requirements may shrink to one case."""
+    smallest: dict[tuple[str, str, Status, str], Any] = field(default_factory=dict)
+    """The smallest cases of violations, by requirement, column, status and signature: variants often share them."""
     answers: dict[tuple[str, str], dict[str, Sequence[Outcome]]] = field(default_factory=dict)
     """What controls showed, by variant, case digest and requirement: several violations may have one control."""
     source: Source = field(default_factory=Source)

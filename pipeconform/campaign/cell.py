@@ -34,6 +34,8 @@ from pipeconform.supported import torch_version
 
 __all__ = ["judge_cell"]
 
+_AGAIN = 2
+"""Which execution of a case shows whether it shows again what its first one showed."""
 _RERUNS = 4
 """Further executions of a case that did not show its violation every time."""
 _HANGS = 20
@@ -211,14 +213,17 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
     def _judge_drawn(self, corpus: Drawable[CaseT], case: CaseT) -> None:
         """Judge a case of the corpus, reusing the execution of an earlier requirement if there is one."""
-        key = self.runner.stored_as(case, self.asked.row)
-        execution = self._execute(case) if key is None else self._stored(f"{self.variant}-{key}", case)
-        self._note(corpus, "corpus", case, execution)
+        self._note(corpus, "corpus", case, self._executed(case))
 
-    def _stored(self, key: str, case: CaseT) -> ExecutionT:
+    def _executed(self, case: CaseT, *, time: int = 1, hung: bool = False) -> ExecutionT:
+        """What the case showed when it was executed for the first, second or third time, by any requirement."""
+        key = self.runner.stored_as(case, self.asked.row)
+        if key is None:
+            return self._execute(case, hung=hung)
+        key = f"{self.variant}-{key}-{time}{'-waits' if hung else ''}"
         found = self.campaign.store.get(key, self.runner.executions)
         if found is None:
-            found = self._execute(case)
+            found = self._execute(case, hung=hung)
             self.campaign.store.put(key, found)
         return found
 
@@ -285,7 +290,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _violations(self) -> Iterator[Violation]:
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
-            smallest = self._as_found(key, first) if small else self._smallest(key, first)
+            smallest = self._as_found(key, first) if small else self._as_small_as_known(key, first)
             found = None if key.expected else self._explained(smallest)
             # a control that passes says nothing about what shows by chance only; one that explains it says why
             accused = found is None or found.control is None or not found.control.requirement
@@ -316,7 +321,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _as_found(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         """An expected violation, or one from the previous run, which is not shrunk."""
         stored = first.purpose == "stored"  # seen in an earlier run, and again in this one
-        again = None if stored else self._check(key, first.case, thorough=True)
+        again = None if stored else self._check(key, first.case, time=_AGAIN, thorough=True)
         return Smallest(
             case=first.case,
             outcome=first.outcome,
@@ -327,19 +332,39 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             shown_again=int(again is not None),
         )
 
-    def _check(self, key: Key, candidate: CaseT, *, thorough: bool = False) -> Outcome | None:
-        """Execute a candidate and return its outcome of the same kind, if there is one."""
+    def _check(self, key: Key, candidate: CaseT, *, time: int = 1, thorough: bool = False) -> Outcome | None:
+        """What a candidate shows of the same kind when it is executed for the first, second … time, if anything."""
         if not self.asked.applies(candidate):
             return None
-        return self._shown(key, candidate, thorough=thorough).get(key)
+        return self._shown(key, candidate, time=time, thorough=thorough).get(key)
 
-    def _shown(self, key: Key, case: CaseT, *, thorough: bool) -> dict[Key, Outcome]:
-        """Execute a case that should show `key` and return the first outcome of every kind that it shows."""
+    def _shown(self, key: Key, case: CaseT, *, time: int | None, thorough: bool) -> dict[Key, Outcome]:
+        """The first outcome of every kind in an execution of a case that should show `key`.
+
+        The violations of a cell, and of requirements that observe alike, are often made small by the same candidates,
+        so the first, second and third execution of a case is shared by all of them; without `time`, it is a new one.
+        """
         self._tell("shrinking")
         # after a hang, communication is recorded: it shows which rank waits for which, and proves a hang sooner
-        execution = self._execute(case, hung=key.status is Status.HUNG)
+        hung = key.status is Status.HUNG
+        execution = (
+            self._execute(case, hung=hung) if time is None else self._executed(case, time=time, hung=hung)
+        )
         judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
+
+    def _as_small_as_known(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
+        """The case that was found for the same violation under another variant, if it shows it; else the smallest."""
+        about = self.requirement, self.column, key.status, key.signature
+        known = self.campaign.smallest.get(about)
+        shown = None if known is None else self._check(key, known)
+        sure = None if known is None or shown is None else self._check(key, known, time=_AGAIN, thorough=True)
+        if known is None or sure is None:
+            smallest = self._smallest(key, first)
+            if smallest.confirmed:
+                self.campaign.smallest[about] = smallest.case
+            return smallest
+        return Smallest(case=known, outcome=sure, minimal=False, confirmed=True, executions=1)
 
     def _smallest(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         profile, case, outcome = self.campaign.profile, first.case, first.outcome
@@ -347,10 +372,11 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
         seen: list[dict[Key, Outcome]] = []
 
-        def check(candidate: CaseT, *, thorough: bool = False) -> Outcome | None:
-            if candidate != case:
-                return self._check(key, candidate, thorough=thorough)
-            seen.append(self._shown(key, case, thorough=thorough))
+        def check(candidate: CaseT) -> Outcome | None:
+            return again(time=_AGAIN) if candidate == case else self._check(key, candidate)
+
+        def again(*, time: int, thorough: bool = False) -> Outcome | None:
+            seen.append(self._shown(key, case, time=time, thorough=thorough))
             return seen[-1].get(key)
 
         hangs, cost = outcome.status is Status.HUNG, _COST.get(outcome.status, 1)
@@ -359,21 +385,29 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         smallest = self.asked.smallest(first.corpus, case, outcome, check, budget=budget)
         self.cost_left -= smallest.executions * cost
         self.hangs_left -= smallest.executions if hangs else 0
-        # candidates were judged without bounds; what is reported is judged with them
-        sure = check(smallest.case, thorough=True) if smallest.confirmed else None
+        sure = None
+        if (
+            smallest.confirmed
+        ):  # by candidates that were judged without bounds; what is reported is judged with them
+            unchanged = smallest.case == case
+            sure = (
+                again(time=_AGAIN + 1, thorough=True)
+                if unchanged
+                else self._check(key, smallest.case, time=_AGAIN, thorough=True)
+            )
         if sure is not None:
             return dataclasses.replace(smallest, outcome=sure)
         # same case, same seed, another verdict: flaky, unless every execution is wrong in some way
-        seen += [self._shown(key, case, thorough=True) for _ in range(_RERUNS)]
-        again, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)
+        seen += [self._shown(key, case, time=None, thorough=True) for _ in range(_RERUNS)]
+        same, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)
         return Smallest(
             case=case,
             outcome=outcome,
             minimal=False,
-            confirmed=again + otherwise == len(seen),
+            confirmed=same + otherwise == len(seen),
             executions=smallest.executions,
             reruns=len(seen),
-            shown_again=again,
+            shown_again=same,
             shown_otherwise=otherwise,
         )
 
@@ -424,7 +458,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         if case == smallest.case or self.runner.can_localise(outcome):
             return None
         line = line_of(outcome.finding.message, outcome.finding.where())
-        again = self._check(key, case, thorough=True)
+        again = self._check(key, case, time=_AGAIN, thorough=True)
         if again is None or line_of(again.finding.message, again.finding.where()) != line:
             return None
         return Shown(case=case, line=line)

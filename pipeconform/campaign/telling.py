@@ -48,10 +48,9 @@ def weights(campaign: Campaign) -> dict[str, Weight]:
             asked = target.ask(row, column, promises=lambda: True)
             if isinstance(asked, NotAsked):
                 continue
-            for variant in campaign.variants_of(row.id):
-                group = group_of(row.id, column, variant)
-                known = found.get(group, Weight(0, 0))
-                found[group] = Weight(max(known.num_ranks, asked.num_ranks), known.num_cells + 1)
+            group, cells = group_of(row.id, column), len(campaign.variants_of(row.id))
+            known = found.get(group, Weight(0, 0))
+            found[group] = Weight(max(known.num_ranks, asked.num_ranks), known.num_cells + cells)
     return found
 
 

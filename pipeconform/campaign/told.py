@@ -38,6 +38,9 @@ class Told(msgspec.Struct, frozen=True):
     """How many cases the search tries for each cell beyond the drawn ones."""
 
 
-def group_of(requirement: str, schedule: str, variant: str) -> str:
-    """The name of a cell's group: cells of one schedule share executions; a wrapper's requirements share none."""
-    return f"{requirement if schedule == WRAPPER_COLUMN else schedule}-{variant}"
+def group_of(requirement: str, schedule: str) -> str:
+    """The name of a cell's group: cells of one schedule share executions and, across variants, small cases.
+
+    A wrapper's requirements share none.
+    """
+    return requirement if schedule == WRAPPER_COLUMN else schedule

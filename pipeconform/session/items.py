@@ -73,7 +73,7 @@ class SuiteFile(pytest.File):
                     statement=statement,
                     cell=cell,
                 )
-                item.add_marker(pytest.mark.xdist_group(group_of(*cell)))
+                item.add_marker(pytest.mark.xdist_group(group_of(*cell[:2])))
                 yield item
 
 

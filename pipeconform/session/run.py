@@ -420,7 +420,7 @@ def _refuse(refusal: Refusal) -> NoReturn:
 def _group_of_test(nodeid: str) -> str:
     """The name of a test's group; a test that judges no cell is a group of its own."""
     parts = _cell_of(nodeid)
-    return group_of(*parts) if len(parts) == 3 else nodeid
+    return group_of(*parts[:2]) if len(parts) == 3 else nodeid
 
 
 def _cell_of(nodeid: str) -> list[str]:

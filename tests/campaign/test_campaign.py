@@ -530,8 +530,7 @@ def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(monkeypatch):
     found = weights(campaign())
 
     assert {
-        name: found[f"{name}-default"].num_cells
-        for name in ("ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV")
+        name: found[name].num_cells for name in ("ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV")
     } == {
         "ForwardOnly": 1,
         "GPipe": 2,

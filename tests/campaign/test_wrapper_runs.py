@@ -108,8 +108,8 @@ def test_cells_of_a_wrapper_are_grouped_by_requirement_and_weighed_by_their_repl
     with campaign_of(options(ranks=(1, 3), examples=None)) as campaign:
         found = weights(campaign)
 
-    assert found["DPW-1-default"] == Weight(num_ranks=3, num_cells=1)
-    assert found["DPW-24-default"] == Weight(num_ranks=2, num_cells=1)
+    assert found["DPW-1"] == Weight(num_ranks=3, num_cells=1)
+    assert found["DPW-24"] == Weight(num_ranks=2, num_cells=1)
     assert all(name.startswith("DPW-") for name in found)
 
 

@@ -27,7 +27,7 @@ def share():
 
 
 @pytest.mark.parametrize(
-    "said", [Started(TOLD, {"GPipe-default": Weight(4, 70)}), Refusal("no such schedule", is_usage=True)]
+    "said", [Started(TOLD, {"GPipe": Weight(4, 70)}), Refusal("no such schedule", is_usage=True)]
 )
 def test_what_a_worker_says_is_what_the_controller_hears(share, said):
     share.say("gw0", said)
