@@ -46,8 +46,14 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
     yield f"| reproduced by the program | {again} of {len(outcomes)} |"
     alone = sum(one.alone for one in outcomes.values())
     yield f"| in processes of their own; the others shared a process that had only the archive | {alone} |"
+    kinds, seen = _kinds(outcomes.values()), _kinds(one for one in outcomes.values() if one.alone)
+    yield f"| kinds, by chapter and by what is wrong, with one in processes of its own | {len(seen)} of {len(kinds)} |"
     yield f"| `NOT REPRODUCED` with the mended engine | {mended} of {len(outcomes)} |"
     yield ""
+
+
+def _kinds(outcomes: Iterable[Outcome]) -> set[tuple[str, str]]:
+    return {(one.requirement.partition("-")[0], one.status) for one in outcomes}
 
 
 def _rows(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
