@@ -1,7 +1,8 @@
 """Exported programs and replay say the same: ``python -m benchmarks.programs [RESULT…]``.
 
 Writes docs/program-verdicts.md. For every requirement, a fault of the reference is exported and executed; for each
-result that is named, the first violation of every requirement. Outcomes are kept in docs/program-verdicts.json and not
+result that is named, the first violation of every requirement; and for adapters whose engines violate nothing, one that
+uses the engine wrongly (`USED_WRONGLY`). Outcomes are kept in docs/program-verdicts.json and not
 made again, so a stopped run can go on; ``--again`` forgets those that are not as they should be, ``--fresh`` all.
 ``--alone`` runs in processes of their own, as a user does, what shared a process (``--shared``) before; with ``--seed``
 the kinds of violations take turns, so that ``--most`` takes some of each kind.
@@ -15,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
 from benchmarks.lines import keep, kept
-from benchmarks.programs.asked import of_fault, of_result
+from benchmarks.programs.asked import USED_WRONGLY, of_fault, of_result
 from benchmarks.programs.order import Waiting, taking_turns
 from benchmarks.programs.outcomes import Outcome
 from benchmarks.programs.page import page
@@ -50,13 +52,18 @@ def waiting(results: Iterable[Path], pools: Pools) -> Iterator[Waiting]:
                 status=sought.status,
                 look=lambda asked=asked: asked,
             )
-    for fault in chosen().values():
+    used_wrongly = (use for use in USED_WRONGLY if _is_installed(use.distribution))
+    for fault in (*used_wrongly, *chosen().values()):
         yield Waiting(
             name=fault.name,
             requirement=fault.requirement,
             status=fault.expected_status,
             look=lambda fault=fault: of_fault(fault, pools),
         )
+
+
+def _is_installed(distribution: str) -> bool:
+    return next(metadata.distributions(name=distribution), None) is not None
 
 
 def main() -> None:
