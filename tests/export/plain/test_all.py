@@ -60,7 +60,7 @@ def program_of(one):
 
 
 def replayed(one, campaign):
-    """The kind of verdict of `pipeconform replay`; a case that chance decides has several chances, as in its program."""
+    """The kind of verdict of `pipeconform replay`; what chance decides has several chances, as in its program."""
     chosen = campaign.judged_by(one.case, name=one.name, asked=None, stored=one.requirement)
     for _ in range(CHANCES):
         outcomes = judge_again(one.case, chosen, campaign.runner(one.variant), hung=one.hung)
