@@ -49,7 +49,7 @@ class WrongUse:
     expected_status: str = "failed"
 
 
-_WRONG_USES = Path(__file__).with_name("wrong_uses.py")
+_WRONG_USES = "benchmarks/programs/wrong_uses.py"  # from the folder of this repository
 USED_WRONGLY = (
     WrongUse(
         name="torchgpipe-averages-twice",

@@ -32,7 +32,8 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
         "the judgement in an archive beside it). They are executed where pipeconform is not installed: once as they "
         "are, and once with an adapter that does the case right. For every requirement there is a fault of the "
         "reference, whose mended engine is the reference itself; for adapters of other engines there is the first "
-        "violation of each requirement in a result, and the reference stands for the mended engine."
+        "violation of each requirement in a result, and the reference stands for the mended engine. Adapters whose "
+        "engines violate nothing are used wrongly (`wrong_uses.py`), and stand for their own mended engine."
     )
     yield ""
     yield "| | |"
