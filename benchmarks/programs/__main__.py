@@ -1,8 +1,11 @@
 """Exported programs and replay say the same: ``python -m benchmarks.programs [RESULT…]``.
 
 Writes docs/program-verdicts.md. For every requirement, a fault of the reference is exported and executed; for each
-result that is named, the first violation of every requirement. Outcomes are kept in docs/program-verdicts.json and not
+result that is named, the first violation of every requirement; and for adapters whose engines violate nothing, one that
+uses the engine wrongly (`USED_WRONGLY`). Outcomes are kept in docs/program-verdicts.json and not
 made again, so a stopped run can go on; ``--again`` forgets those that are not as they should be, ``--fresh`` all.
+``--alone`` runs in processes of their own, as a user does, what shared a process (``--shared``) before; with ``--seed``
+the kinds of violations take turns, so that ``--most`` takes some of each kind.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 from benchmarks.lines import keep, kept
-from benchmarks.programs.asked import Asked, of_fault, of_result
+from benchmarks.programs.asked import USED_WRONGLY, of_fault, of_result
+from benchmarks.programs.order import Waiting, taking_turns
 from benchmarks.programs.outcomes import Outcome
 from benchmarks.programs.page import page
 from benchmarks.programs.running import Place, Shared, tried
@@ -34,13 +40,30 @@ def chosen() -> dict[str, Fault]:
     return {fault.requirement: fault for fault in reversed(several)}
 
 
-def asked_of(results: list[Path], pools: Pools) -> Iterator[tuple[str, Callable[[], Asked | None]]]:
-    """Every violation by name, to be looked for only if it is not known yet."""
+def waiting(results: Iterable[Path], pools: Pools) -> Iterator[Waiting]:
+    """Every violation: of the results, then of the faults."""
     for file in results:
         for name, asked in of_result(file):
-            yield f"{file.parent.name} {name}", lambda asked=asked: asked
-    for fault in chosen().values():
-        yield fault.name, lambda fault=fault: of_fault(fault, pools)
+            sought = asked.question.sought
+            assert sought is not None
+            yield Waiting(
+                name=f"{file.parent.name} {name}",
+                requirement=sought.requirement,
+                status=sought.status,
+                look=lambda asked=asked: asked,
+            )
+    used_wrongly = (use for use in USED_WRONGLY if _is_installed(use.distribution))
+    for fault in (*used_wrongly, *chosen().values()):
+        yield Waiting(
+            name=fault.name,
+            requirement=fault.requirement,
+            status=fault.expected_status,
+            look=lambda fault=fault: of_fault(fault, pools),
+        )
+
+
+def _is_installed(distribution: str) -> bool:
+    return next(metadata.distributions(name=distribution), None) is not None
 
 
 def main() -> None:
@@ -55,6 +78,9 @@ def main() -> None:
     parser.add_argument(
         "--shared", action="store_true", help="one process for all programs, which is much faster"
     )
+    parser.add_argument("--alone", action="store_true", help="try again what shared a process")
+    parser.add_argument("--seed", type=int, help="kinds of violations take turns, in an order drawn with it")
+    parser.add_argument("--most", type=int, metavar="N", help="stop after N programs")
     parser.add_argument("--only", default="", metavar="ID", help="of faults, that of one requirement")
     given = parser.parse_args()
     known = {} if given.fresh else kept(given.kept, Outcome)
@@ -63,24 +89,31 @@ def main() -> None:
     with Pools(preload=PRELOAD) as pools, tempfile.TemporaryDirectory(prefix="programs-") as folder:
         place = Place(Path(folder))
         shared = Shared(place) if given.shared else None
-        for name, look in asked_of(given.results, pools):
-            if name in known or (given.only and name != chosen()[given.only].name):
-                continue
+        several: Iterable[Waiting] = waiting(given.results, pools)
+        if given.seed is not None:
+            several = taking_turns(several, seed=given.seed)
+        due = (
+            one
+            for one in several
+            if (one.name not in known or (given.alone and not known[one.name].alone))
+            and (not given.only or one.name == chosen()[given.only].name)
+        )
+        for each in islice(due, given.most):
             begun = time.monotonic()
-            asked = look()
+            asked = each.look()
             if asked is None:
-                print(f"{name}: never seen", file=sys.stderr)
+                print(f"{each.name}: never seen", file=sys.stderr)
                 continue
             try:
                 one = tried(asked, pools, place, shared=shared)
             except subprocess.TimeoutExpired as error:
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
+                print(f"{each.name}: {error}", file=sys.stderr, flush=True)
                 continue
             took = f"{time.monotonic() - begun:.0f} s"
-            print(f"{one.requirement} {name}, {took}: {', '.join(one.verdicts)}", file=sys.stderr)
+            print(f"{one.requirement} {each.name}, {took}: {', '.join(one.verdicts)}", file=sys.stderr)
             print(one.said, file=sys.stderr, end="\n" if one.said else "", flush=True)
             if "inconclusive" not in one.verdicts:  # a machine that was too busy says nothing
-                known[name] = one
+                known[each.name] = one
                 keep(known, given.kept)
         if shared is not None:
             shared.close()

@@ -20,7 +20,7 @@ from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import read_result
 from pipeconform.spec.wrappers import any_requirement
 
-__all__ = ["Asked", "honest", "of_fault", "of_result", "question", "runner"]
+__all__ = ["USED_WRONGLY", "Asked", "WrongUse", "honest", "of_fault", "of_result", "question", "runner"]
 
 _MORE_EXECUTIONS = 2
 _CHANCES = 3
@@ -30,6 +30,48 @@ _RIGHT = {
     "pipeline": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongUse:
+    """A `Fault` that is in how a built-in adapter, `right`, is used and not in an engine."""
+
+    name: str
+    right: str
+    distribution: str
+    """What has to be installed."""
+    summary: str
+    requirement: str
+    schedule: str
+    reference: str
+    tells: str
+    also: tuple[str, ...] = ()
+    expected_status: str = "failed"
+
+
+_WRONG_USES = "benchmarks/programs/wrong_uses.py"  # from the folder of this repository
+USED_WRONGLY = (
+    WrongUse(
+        name="torchgpipe-averages-twice",
+        right="torchgpipe",
+        distribution="torchgpipe",
+        summary="the gradient is divided by m once more",
+        requirement="TRN-3",
+        schedule="GPipe",
+        reference=f"{_WRONG_USES}:AveragesTwice",
+        tells="times the reference's",
+    ),
+    WrongUse(
+        name="fully-shard-halves-outputs",
+        right="torch-fully-shard",
+        distribution="torch",
+        summary="outputs are halved",
+        requirement="DPW-1",
+        schedule="",
+        reference=f"{_WRONG_USES}:HalvesOutputs",
+        tells="differs",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +130,9 @@ def _seen(case: AnyCase, fault: Fault, one: Runner) -> Sought | None:
 
 
 def honest(fault: Fault) -> str:
-    """The reference that a fault is a change of."""
+    """The adapter that a fault is a change of: the reference, or what is built in."""
+    if isinstance(fault, WrongUse):
+        return fault.right
     module, _, name = fault.reference.partition(":")
     found = getattr(importlib.import_module(module), name)
     kinds = (found if isinstance(found, type) else type(found)).__mro__

@@ -32,7 +32,8 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
         "the judgement in an archive beside it). They are executed where pipeconform is not installed: once as they "
         "are, and once with an adapter that does the case right. For every requirement there is a fault of the "
         "reference, whose mended engine is the reference itself; for adapters of other engines there is the first "
-        "violation of each requirement in a result, and the reference stands for the mended engine."
+        "violation of each requirement in a result, and the reference stands for the mended engine. Adapters whose "
+        "engines violate nothing are used wrongly (`wrong_uses.py`), and stand for their own mended engine."
     )
     yield ""
     yield "| | |"
@@ -46,8 +47,14 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
     yield f"| reproduced by the program | {again} of {len(outcomes)} |"
     alone = sum(one.alone for one in outcomes.values())
     yield f"| in processes of their own; the others shared a process that had only the archive | {alone} |"
+    kinds, seen = _kinds(outcomes.values()), _kinds(one for one in outcomes.values() if one.alone)
+    yield f"| kinds, by chapter and by what is wrong, with one in processes of its own | {len(seen)} of {len(kinds)} |"
     yield f"| `NOT REPRODUCED` with the mended engine | {mended} of {len(outcomes)} |"
     yield ""
+
+
+def _kinds(outcomes: Iterable[Outcome]) -> set[tuple[str, str]]:
+    return {(one.requirement.partition("-")[0], one.status) for one in outcomes}
 
 
 def _rows(outcomes: Mapping[str, Outcome]) -> Iterator[str]:

@@ -213,13 +213,18 @@ class PipelineTarget:
         return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[:most]
 
     def against(self, requirement: str, column: str) -> Iterator[Case]:
-        """Cases that must expose an implementation that breaks the requirement: two to four ranks, every focus."""
+        """Cases that must expose an implementation that breaks the requirement: two to four ranks, every focus.
+
+        An engine that claims one rank only gets cases on one.
+        """
         claim = self.claims.schedule(column)
         assert claim is not None, "what is wrong on purpose shows under a schedule that is claimed"
         judgement = JUDGEMENTS[requirement]
         for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, self.claims)):
             most = _MOST_WITH_SEVERAL if SUBJECTS[focus].is_parallel else _MOST_RANKS
-            limits = Limits(capabilities=self.claims, min_ranks=_LEAST_RANKS, max_ranks=most)
+            limits = Limits(
+                capabilities=self.claims, min_ranks=min(_LEAST_RANKS, claim.max_ranks), max_ranks=most
+            )
             size = max(_CASES, _num_members(limits, claim, focus))
             for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=size)):
                 if judgement.applies(case):

@@ -1,6 +1,7 @@
 """What programs and replay said, as it is kept and shown."""
 
 from benchmarks.lines import keep, kept
+from benchmarks.programs.order import Waiting, taking_turns
 from benchmarks.programs.outcomes import Outcome
 from benchmarks.programs.page import page
 
@@ -46,3 +47,21 @@ def test_what_is_kept_is_read_again_and_shown_with_what_differs_first(tmp_path):
     rows = [line for line in text.splitlines() if "gradient value" in line]
     assert rows[0] == ("| FWD-2 | raises | failed: gradient value | **reproduced** | **another** | **met** |")
     assert len(rows) == 3
+
+
+def waiting(name, requirement, status="failed"):
+    return Waiting(name=name, requirement=requirement, status=status, look=lambda: None)
+
+
+def test_whoever_stops_early_has_seen_every_kind():
+    several = [waiting(f"wrong {n}", f"FWD-{n}") for n in range(9)]
+    several += [waiting("raises", "FWD-1", "error"), waiting("late", "DPC-1"), waiting("later", "DPC-2")]
+    turns = [one.name for one in taking_turns(several, seed=1)]
+
+    assert sorted(turns) == sorted(one.name for one in several)
+    assert {name.split()[0] for name in turns[:3]} in (
+        {"wrong", "raises", "late"},
+        {"wrong", "raises", "later"},
+    )
+    assert turns == [one.name for one in taking_turns(several, seed=1)]
+    assert any(turns != [one.name for one in taking_turns(several, seed=seed)] for seed in range(2, 5))

@@ -108,6 +108,8 @@ def _computes(case: Case) -> bool:
         return False
     if case.has(blocks.Norm) and model.width <= 2:
         return False  # normalising one or two values gives the same for every sample
+    if model.width % case.world.num_tensor_ranks and case.world.tensor is not None and case.world.tensor.maps:
+        return False  # where a part has nothing of a map, DTensor itself cuts the gradient otherwise
     return any(not stage.frozen and any(not block.frozen for block in stage.blocks) for stage in model.stages)
 
 

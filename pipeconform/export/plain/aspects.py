@@ -92,7 +92,7 @@ def _of_values(signature: str) -> Aspect:
         found = f"{_RETURNED[signature]}(expected, on_pipeline(rank))"
         return Aspect(after=after, returns=what, found=found)
     if signature.startswith("hooks ran ") or signature.endswith((": too many", ": too few")):
-        what = "less" if signature.endswith(("few", "fewer often")) else "more"
+        what = "less" if signature.endswith(("few", "less often")) else "more"
         found = "miscounted(expected, on_pipeline(rank), PLACED.get(rank, ()))"
         return Aspect(seen="counts(stages)", after=_RUNS, found=found, what=what)
     raise NotPlainError(f"what was found ({signature}) is not seen in the values of a step")

@@ -20,6 +20,7 @@ from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.simpler.candidates import PARTS, leaps, simpler, weight
+from pipeconform.case.simpler.contents import smaller_tensors
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.oracle.full_model import reference
@@ -75,6 +76,19 @@ def test_candidates_are_claimed_and_simpler_than_what_they_were_made_from(focus:
                         stages_per_rank=one.stages_per_rank,
                         num_microbatches=run.num_microbatches,
                     )
+
+
+def test_parts_of_cut_maps_stay_equal() -> None:
+    """Torch's case of DPC-7 became one of width 1 in two parts, of which DTensor, without a pipeline, replicates the
+    gradient; so the reference, and any mended engine, violated DPC-7 too."""
+    (corpus, *_) = _corpora(Focus.TENSOR, size=20)
+    left = {
+        one.model.width % one.world.num_tensor_ranks
+        for case in drawn(corpus)
+        for one in simpler(case, smaller_tensors, _allowed(corpus, case))
+    }
+
+    assert left == {0}
 
 
 @pytest.mark.parametrize("focus", [focus for focus in Focus if focus is not Focus.COMPILED])

@@ -75,6 +75,11 @@ SHOWN = {
         "FWD-26",
         "hooks ran more often",
     ),
+    "hooks that run less often": question_of(
+        case_of("InterleavedZeroBubble", (LINEAR,), (LINEAR, blocks.Accumulating()), program=(SMALL,)),
+        "FWD-17",
+        "hooks ran less often",
+    ),
     "hooks in a dry run": question_of(
         case_of("GPipe", (LINEAR, blocks.Hooked()), program=ONCE), "FWD-25", "hooks ran in a dry run"
     ),
