@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from docs import release
 from pipeconform.report.result import read_result
 
 pytestmark = pytest.mark.slow
+
+_ROOM = 8 << 30  # bytes for torch with the libraries of CUDA
 
 
 @pytest.fixture(scope="module")
@@ -132,55 +135,43 @@ def test_other_pythons_install_it_and_do_what_needs_no_torch(wheel, built, pytes
         assert done.stderr == (refusal if code else "")
 
 
-def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path) -> None:
+def _pinned(root: Path) -> str:
+    (line,) = (line for line in (root / "constraints.txt").read_text().splitlines() if "torch==" in line)
+    return line
+
+
+def _newest(root: Path) -> str:
+    """The newest release that is supported, as docs/torches installs it."""
+    text = (root / "docs/torches/environments.py").read_text("utf-8")
+    (newest,) = re.findall(r'^RELEASES = .*"(.+)"', text, re.MULTILINE)
+    return f"torch=={newest}"
+
+
+@pytest.mark.parametrize("chosen", [_pinned, _newest], ids=["pinned", "newest"])
+def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path, chosen) -> None:
+    torch = chosen(pytestconfig.rootpath)
+    if shutil.disk_usage(tmp_path).free < _ROOM:
+        pytest.skip(f"{torch} may take {_ROOM >> 30} GB, which are not free in {tmp_path}")
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
-    (torch,) = (
-        line
-        for line in (pytestconfig.rootpath / "constraints.txt").read_text().splitlines()
-        if "torch==" in line
-    )
     newest_but_torch = [wheel, torch]  # a user has no constraints file
     subprocess.run([python, "-m", "pip", "install", "--quiet", *newest_but_torch], check=True)
-    command = [
-        environment / "bin" / "pipeconform",
-        "run",
-        "--impl",
-        "torch",
-        "--profile",
-        "smoke",
-        "--examples",
-        "2",
-    ]
+    command = [environment / "bin" / "pipeconform", "run", "--impl"]
+    few = ["--profile", "smoke", "--examples", "2", "--ranks", "2"]
 
-    done = subprocess.run(
-        [*command, "--ranks", "2", "--requirements", "FWD-1,FWD-17", "--schedules", "GPipe"],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments, *few], cwd=tmp_path, check=False, capture_output=True, text=True
+        )
+
+    done = run("torch", "--requirements", "FWD-1,FWD-25", "--schedules", "GPipe")
     result = read_result(tmp_path / "pipeconform-results" / "result.json")
 
     assert done.returncode == 1, done.stdout + done.stderr
+    assert "not tested with this release" not in done.stdout + done.stderr
     assert [cell.status for cell in result.cells] == ["passed", "failed"]
+    assert f"torch=={result.environment.torch.partition('+')[0]}" == torch
     for reference in ("reference", "pipeconform.reference_impl.faults.scale:NotDivided"):
-        done = subprocess.run(
-            [
-                *command[:3],
-                reference,
-                *command[4:],
-                "--ranks",
-                "2",
-                "--requirements",
-                "TRN-3",
-                "--schedules",
-                "1F1B",
-            ],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        done = run(reference, "--requirements", "TRN-3", "--schedules", "1F1B")
         assert done.returncode == (reference != "reference"), done.stdout + done.stderr

@@ -5,9 +5,9 @@
     python docs/torches/judge.py 2.14.1 2.15.0 --impl torch --profile core
 
 One release after the other. Each gets an environment of its own (environments.py), which is installed once and kept; a
-release that cannot be installed is skipped with the reason. A result that is there already is kept, so an interrupted
-run goes on where it stopped; --again judges once more. Results go to build/torches/RELEASE/IMPL-PROFILE; page.py makes
-docs/releases.md of them.
+release that cannot be installed is skipped with the reason. A result that is there already is kept, and a run that was
+interrupted goes on where it stopped (`pipeconform run --resume`); --again judges once more. Results go to
+build/torches/RELEASE/IMPL-PROFILE; page.py makes docs/releases.md of them.
 
 Exit code 1: the reference does not meet a requirement with some release, or a run broke off. What torch violates is no
 failure here, it is the result.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -76,13 +77,14 @@ def judged(
     """Judge an implementation unless that is done; return a line about it, and whether nothing went wrong."""
     result, code, begun = out / "result.json", 0, time.monotonic()
     if again or not complete(result):
-        result.unlink(missing_ok=True)
+        if again:
+            shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
         command = [str(python), "-m", "pipeconform", "run", "--impl", impl]
-        with (out / "run.log").open("w", encoding="utf-8") as log:
+        with (out / "run.log").open("a", encoding="utf-8") as log:
             try:
                 code = subprocess.run(
-                    [*command, "--profile", profile, "--out", str(out)],
+                    [*command, "--profile", profile, "--resume", str(out)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

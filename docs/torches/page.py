@@ -25,6 +25,7 @@ KEPT, CAUSES = HERE / "verdicts.json", HERE / "causes.toml"
 PAGE = environments.ROOT / "docs" / "releases.md"
 
 _WRONG = ("crashed", "hung", "failed", "error", "flaky")
+_NUMBERS = "The numbers are of schedules: those under which the requirement is not met, of those under which it was judged. "
 _WORDS = {"crashed": "CRASH", "hung": "HUNG", "failed": "FAIL", "error": "ERR", "flaky": "FLAKY"}
 _TITLES = {
     "torch": "torch.distributed.pipelining",
@@ -70,7 +71,7 @@ def compact(result: dict) -> dict:
     """What the page needs of a result."""
     rows: dict[str, dict] = {}
     for cell in result["cells"]:
-        row = rows.setdefault(cell["requirement"], {"wrong": {}, "met": 0, "why": []})
+        row = rows.setdefault(cell["requirement"], {"wrong": {}, "met": 0, "blocked": 0, "why": []})
         if cell["status"] in _WRONG:
             row["wrong"].setdefault(cell["status"], []).append(cell["schedule"])
             for violation in cell["violations"]:
@@ -78,6 +79,7 @@ def compact(result: dict) -> dict:
                 if text not in row["why"]:
                     row["why"].append(text)
         row["met"] += cell["status"] == "passed"
+        row["blocked"] += cell["status"] == "blocked"
         if cell["status"] in ("not_claimed", "skipped", "nothing_compared"):
             row.setdefault("reason", cell["reason"])
     return {
@@ -158,21 +160,17 @@ def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
     releases = sorted(verdicts, key=_number)
     yield f"## {_TITLES.get(impl, impl)}, profile {profile}"
     names = sorted({name for one in verdicts.values() for name in one["rows"]}, key=_requirement)
-    changing = [name for name in names if any(_is_wrong(verdicts[r], name) for r in releases)]
+    rows = {name: [_cell(verdicts[r], name) for r in releases] for name in names}
+    changing = [name for name, cells in rows.items() if not {*cells} <= {"ok", "–"}]
     met = [name for name in names if name not in changing]
     if changing:
         yield _rows(
             ("", *releases, ""),
-            (
-                (name, *(_cell(verdicts[r], name) for r in releases), story(verdicts, name))
-                for name in changing
-            ),
+            ((name, *rows[name], story(verdicts, name)) for name in changing),
         )
         yield (
-            "The number is of the schedules under which the requirement is not met, of those under which it was "
-            "judged; – is not claimed, or was not judged."
-            if impl == "torch"
-            else "– is not claimed, or was not judged."
+            f"{_NUMBERS if impl == 'torch' else ''}*Blocked*: another requirement is not met by the same case, so that "
+            "this one cannot be judged by it; – is not claimed, or was not judged."
         )
     yield (
         f"Met with {'all' if len(releases) > 1 else 'the'} releases above or not judged: {_listed(met)}."
@@ -185,7 +183,10 @@ def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
 
 
 def story(verdicts: Mapping[str, dict], name: str) -> str:
-    """``mended in 2.14``, ``broken in 2.12``, ``always``, or both, of a requirement that some release does not meet."""
+    """``mended in 2.14``, ``broken in 2.12``, ``always``, or both, of a requirement that some release does not meet.
+
+    A release in which it is met as far as it is not blocked decides nothing.
+    """
     said, before = [], None
     states = [(r, _state(verdicts[r], name)) for r in sorted(verdicts, key=_number)]
     judged = [(r, wrong) for r, wrong in states if wrong is not None]
@@ -193,31 +194,26 @@ def story(verdicts: Mapping[str, dict], name: str) -> str:
         if before is not None and wrong != before:
             said.append(f"{'broken' if wrong else 'mended'} in {_minor(release)}")
         before = wrong
-    return ", ".join(said) or "always"
+    return ", ".join(said) or ("always" if before else "")
 
 
 def _state(one: Mapping, name: str) -> bool | None:
-    """Whether a requirement is not met; None if it was not judged."""
+    """Whether a requirement is not met; None if that is not known."""
     row = one["rows"].get(name)
-    if row is None or not (row["wrong"] or row["met"]):
+    if row is None or (not row["wrong"] and (row["blocked"] or not row["met"])):
         return None
     return bool(row["wrong"])
 
 
-def _is_wrong(one: Mapping, name: str) -> bool:
-    return _state(one, name) is True
-
-
 def _cell(one: Mapping, name: str) -> str:
-    state = _state(one, name)
-    if state is None:
+    row = one["rows"].get(name)
+    if row is None or not (row["wrong"] or row["met"] or row["blocked"]):
         return "–"
-    row = one["rows"][name]
-    if not state:
-        return "ok"
-    worst = next(status for status in _WRONG if status in row["wrong"])
-    number = sum(map(len, row["wrong"].values()))
-    return f"{_WORDS[worst]} {number}/{number + row['met']}"
+    number, blocked = sum(map(len, row["wrong"].values())), row["blocked"]
+    judged = number + row["met"]
+    worst = next((status for status in _WRONG if status in row["wrong"]), "")
+    said = f"{_WORDS[worst]} {number}/{judged}" if worst else "ok" if judged else ""
+    return ", ".join(filter(None, (said, f"{blocked} blocked" if blocked else "")))
 
 
 def _scripts() -> Iterator[str]:

@@ -14,16 +14,16 @@ from pipeconform.report.cause_text import replay_line
 from pipeconform.report.causes import Known
 from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
 from pipeconform.report.result import Cell, Result
-from pipeconform.report.side import Side, side_of
+from pipeconform.report.side import Side, only_torch_changed, side_of
 
 __all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "compare"]
 
 BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost", "less")
 """The kinds of change that make a gate fail."""
 
-Cause = Literal["implementation", "rules", "selection"]
+Cause = Literal["implementation", "rules", "selection", "torch"]
 """``implementation`` if the requirement is the same in both results, ``rules`` if it is not; ``selection`` if the new
-run was not asked to judge it."""
+run was not asked to judge it; ``torch`` if the requirement is the same and nothing but torch changed between the runs."""
 
 _LONGEST_SELECTION = 60
 
@@ -88,18 +88,20 @@ def compare(
     `known` lists findings, as in `causes_of`; `files` are the paths of both results, for headings and commands.
     """
     old_file, new_file = files or (None, None)
+    sides = side_of(old, file=old_file), side_of(new, file=new_file)
+    by_torch = only_torch_changed(*sides)
     changes: list[Change] = []
     unchanged = still = 0
     cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
-        pair = _Pair(old, new, before, after, key, cells, where=new_file)
+        pair = _Pair(old, new, before, after, key, cells, where=new_file, by_torch=by_torch)
         found = list(pair.changes())
         changes += found
         unchanged += not found
         still += pair.still_violated()
     return Comparison(
-        old=side_of(old, file=old_file),
-        new=side_of(new, file=new_file),
+        old=sides[0],
+        new=sides[1],
         changes=tuple(changes),
         unchanged=unchanged,
         still_violated=still,
@@ -120,9 +122,10 @@ class _Pair:
         cells: Changes,
         *,
         where: Path | None,
+        by_torch: bool,
     ) -> None:
         self.old, self.new, self.before, self.after, self.cells = old, new, before, after, cells
-        self.where = where
+        self.where, self.by_torch = where, by_torch
         self.requirement, self.schedule, self.variant = key
 
     def changes(self) -> Iterator[Change]:
@@ -214,7 +217,9 @@ class _Pair:
         if self.old.standard_version != self.new.standard_version or not same_rule:
             return "rules"
         new_rule = self.requirement not in self.old.rules and self.before is None
-        return "rules" if new_rule and _covered(self.old, self.requirement) else "implementation"
+        if new_rule and _covered(self.old, self.requirement):
+            return "rules"
+        return "torch" if self.by_torch else "implementation"
 
 
 def _covered(old: Result, requirement: str) -> bool:

@@ -14,6 +14,7 @@ __all__ = ["Entry", "cells_of", "entries_of"]
 
 _MOST_NAMED = 6  # requirements of a reason that are named one by one
 _BY_REASON: tuple[Kind, ...] = ("lost", "less")
+_CAUSES = {"rules": " [the rule changed]", "torch": " [torch changed]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class Entry:
             text = f"{self.what}: {self.place}"
         else:
             text = ", ".join(filter(None, (f"{self.place}: {self.transition}", self.what)))
-        return text + (" [the rule changed]" if self.change.cause == "rules" else "")
+        return text + _CAUSES.get(self.change.cause, "")
 
     @property
     def titled(self) -> str:

@@ -23,6 +23,9 @@ def verdict(comparison: Comparison) -> str:
     if not comparison.blocked:
         return f"{'not blocked' if 'worse' in words else 'nothing got worse'}: {said}"
     blocking = [change for change in comparison.changes if change.blocks]
-    by_rules = sum(change.cause == "rules" for change in blocking)
-    why = f"; {by_rules} of {plural(len(blocking), 'change')} because the rules changed" if by_rules else ""
-    return f"blocked: {said}{why}"
+    whole = plural(len(blocking), "change")
+    torch = f"torch changed ({comparison.old.torch} → {comparison.new.torch}), and the adapter did not"
+    for cause, words in (("rules", "the rules changed"), ("torch", torch)):
+        number = sum(change.cause == cause for change in blocking)
+        said += f"; {number} of {whole} because {words}" if number else ""
+    return f"blocked: {said}"

@@ -10,9 +10,11 @@ import msgspec
 from pipeconform.report.result import Result
 from pipeconform.report.words import moment, under
 
-__all__ = ["Side", "differing", "facts", "selection_words", "side_of"]
+__all__ = ["Side", "differing", "facts", "only_torch_changed", "selection_words", "side_of"]
 
 _DIGITS = 12  # of a digest
+_OF_ANY_RUN = frozenset({"torch", "run of", "file", "selection", "complete"})
+"""What may differ, beside torch, between two runs of the same adapter in the same environment on the same cases."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,3 +99,20 @@ def differing(sides: Sequence[Side]) -> Mapping[str, tuple[str, ...]]:
     rows = [facts(side) for side in sides]
     values = {name: tuple(row[name] for row in rows) for name in (rows[0] if rows else ())}
     return {name: several for name, several in values.items() if len(set(several)) > 1}
+
+
+def only_torch_changed(old: Side, new: Side) -> bool:
+    """Whether torch differs, and the adapter, the implementation, the environment and what cases are drawn do not.
+
+    An implementation that is torch's own has torch's version, so that its version differs, too. An adapter whose digest
+    was not recorded may have changed.
+    """
+    apart = differing((old, new)).keys()
+    with_torch = old.implementation == new.implementation and all(
+        side.version.partition("+")[0] == side.torch.partition("+")[0] for side in (old, new)
+    )
+    return (
+        "torch" in apart
+        and bool(new.source_digest)
+        and not apart - _OF_ANY_RUN - ({"release"} if with_torch else set())
+    )

@@ -158,6 +158,66 @@ def test_what_else_changed_is_told(make):
     assert "the new run was cut short" in text
 
 
+@pytest.fixture
+def moved(make):
+    """Compares a result with one of another torch in which TRN-4 fails, and what else differs."""
+    ran = make.result(make.cell("TRN-4", "GPipe"))
+    ran = make.changed(ran, implementation=make.changed(ran.implementation, source_digest="ab"))
+    wrong = make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe"))
+
+    def compared(*, before=ran, environment=None, implementation=None, **changes):
+        other = {"torch": "2.14.1+cpu"} | (environment or {})
+        new = make.changed(before, environment=make.changed(before.environment, **other), cells=(wrong,))
+        return compare(
+            before,
+            make.changed(
+                new, implementation=make.changed(new.implementation, **implementation or {}), **changes
+            ),
+        )
+
+    return compared
+
+
+def test_what_changed_with_torch_alone_is_said_to_be_because_of_it(moved):
+    text = render_comparison(moved(), "text")
+
+    assert "\n  TRN-4 under GPipe: passed → failed, failed: output value; " in text
+    assert " is not the reference's [torch changed]\n" in text
+    because = "; 1 of 1 change because torch changed (2.13.0 → 2.14.1+cpu), and the adapter did not"
+    assert text.endswith(because)
+    assert because in render_comparison(moved(), "github")
+    assert "| torch |" in render_comparison(moved(), "markdown")
+
+
+def test_torchs_own_pipelining_has_torchs_version_and_changes_with_it(moved, make):
+    old = make.result(make.cell("TRN-4", "GPipe"))
+    before = make.changed(
+        old, implementation=make.changed(old.implementation, version="2.13.0+cpu", source_digest="ab")
+    )
+
+    assert [one.cause for one in moved(before=before, implementation={"version": "2.14.1"}).changes] == [
+        "torch"
+    ]
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"environment": {"torch": "2.13.0"}},
+        {"environment": {"python": "3.12.1"}},
+        {"environment": {"device": "cuda"}},
+        {"implementation": {"version": "1.1"}},
+        {"implementation": {"source_digest": "cd"}},
+        {"implementation": {"source_digest": ""}},
+        {"product_version": "0.2.0"},
+        {"rules": {"TRN-4": "bb"}, "standard_version": "0.2"},
+    ],
+    ids=str,
+)
+def test_what_changed_with_something_else_is_not_said_to_be_because_of_torch(moved, differs):
+    assert "torch changed" not in render_comparison(moved(**differs), "text")
+
+
 def test_results_of_two_implementations_are_called_so(make):
     old = make.result(make.cell("FWD-1", "GPipe"))
     other = msgspec.structs.replace(old.implementation, name="another")
