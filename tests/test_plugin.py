@@ -183,7 +183,7 @@ def test_a_failing_cell_says_what_where_and_how_to_replay(serial) -> None:
     assert violation.confirmed
     for part in (
         "FWD-25 Hooks in dry runs (SHOULD), schedule GPipe",
-        "hook in stage 0 ran 2 times for 1 microbatches; expected 1",
+        "hook in stage 0 ran 2 times for 1 microbatch; expected 1",
         f"replay: {violation.replay}",
     ):
         assert part in done.stdout

@@ -12,6 +12,7 @@ from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Named, Observation, Reference, StepExpected, Structure
+from pipeconform.plural import plural
 
 __all__ = [
     "batch_order_is_kept",
@@ -294,11 +295,13 @@ def _boundary_finding(
     """A finding about the first input that differs; the last m forwards are taken to be microbatches 0…m−1."""
     where: dict[str, Any] = {"step": step, "rank": rank, "stage": stage, "microbatch": k}
     if len(forwards) < num_microbatches:
-        text = f"stage {stage} ran {len(forwards)} times for {num_microbatches} microbatches"
+        text = (
+            f"stage {stage} ran {plural(len(forwards), 'time')} for {plural(num_microbatches, 'microbatch')}"
+        )
         return Finding(kind="forward missing", message=text, **where)
     mine = forwards[-num_microbatches:][k].inputs
     if len(mine) != len(right):
-        text = f"stage {stage} received {len(mine)} inputs instead of {len(right)}"
+        text = f"stage {stage} received {plural(len(mine), 'input')} instead of {len(right)}"
         return Finding(kind="boundary arity", message=text, **where)
     for position, (a, b) in enumerate(zip(right, mine, strict=True)):
         if a.shape() != b.shape():

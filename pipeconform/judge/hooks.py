@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.forward import gradients_with_hooks, outputs_are_right
 from pipeconform.judge.timeline import executed
+from pipeconform.plural import plural
 
 __all__ = ["Ran", "hooks_are_kept", "hooks_that_ran"]
 
@@ -36,8 +37,8 @@ class Ran:
         more = "more" if self.count > self.expected else "less"
         return Finding(
             kind=kind or f"hooks ran {more} often",
-            message=f"the {self.kind.replace('_', '-')} hook in stage {self.stage} ran {self.count} times for "
-            f"{self.num_microbatches} microbatches; expected {self.expected}"
+            message=f"the {self.kind.replace('_', '-')} hook in stage {self.stage} ran {plural(self.count, 'time')} "
+            f"for {plural(self.num_microbatches, 'microbatch')}; expected {self.expected}"
             + (f" (a dry run may add {self.in_dry_runs})" if self.in_dry_runs and not kind else ""),
             step=self.step,
             rank=self.rank,

@@ -11,6 +11,7 @@ from pipeconform.judge import training
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.timeline import Executed
 from pipeconform.observe.observation import Answered, Held
+from pipeconform.plural import plural
 
 __all__ = [
     "held_by",
@@ -58,8 +59,8 @@ def wrongly_counted(evidence: Evidence) -> Iterator[Finding]:
                         told = what.replace("_", " ")
                         yield Finding(
                             kind=f"{told}: {'too many' if mine.get(what, 0) > count else 'too few'}",
-                            message=f"stage {s} counts {told} {mine.get(what, 0)} times; expected {count} for "
-                            f"{len(evidence.sizes(expected.step))} microbatches",
+                            message=f"stage {s} counts {told} {plural(mine.get(what, 0), 'time')}; expected {count} "
+                            f"for {plural(len(evidence.sizes(expected.step)), 'microbatch')}",
                             step=expected.step,
                             rank=one.rank,
                             stage=s,

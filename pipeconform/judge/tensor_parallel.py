@@ -24,6 +24,7 @@ from pipeconform.observe.observation import (
     StepShown,
     Structure,
 )
+from pipeconform.plural import plural
 
 __all__ = [
     "as_handed",
@@ -53,7 +54,10 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
                 continue
             for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
                 if len(mine) != len(right):
-                    text = f"the output of microbatch {k} has {len(mine)} tensors, the reference's has {len(right)}"
+                    text = (
+                        f"the output of microbatch {k} has {plural(len(mine), 'tensor')}, "
+                        f"the reference's has {len(right)}"
+                    )
                     yield Finding(kind="number of outputs", message=text, microbatch=k, **where)
                 for position, (a, b) in enumerate(zip(right, mine, strict=False)):
 

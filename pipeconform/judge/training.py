@@ -12,6 +12,7 @@ from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, StepShown
+from pipeconform.plural import plural
 
 __all__ = [
     "buffers_are_right",
@@ -119,8 +120,8 @@ def losses_are_right(evidence: Evidence, *, of: type[Train] | type[Eval] = Train
             own = held(shown, m)
             evidence.compared()
             if (several or shown.losses) and len(shown.losses or ()) != len(own):
-                count = "none" if shown.losses is None else len(shown.losses)
-                text = f"{count} losses for {len(own)} microbatches"
+                count = "no losses" if shown.losses is None else plural(len(shown.losses), "loss")
+                text = f"{count} for {plural(len(own), 'microbatch')}"
                 yield Finding(kind="number of losses", message=text, **where)
                 continue
             if not shown.losses and shown.loss is None and own:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
+from pipeconform.plural import plural
 from pipeconform.report.result import Cell, Control, Status, Violation
 
 __all__ = [
@@ -102,11 +103,6 @@ def claimed_elsewhere(capabilities: Any) -> tuple[str, ...]:
 def moment(created: str) -> str:
     """When a result was made: ``2026-11-24 04:43 UTC``; without a zone if it is another one."""
     return created[:16].replace("T", " ") + (" UTC" if created.endswith("+00:00") else "")
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 case``, ``1,200 cases``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def reservation(violation: Violation) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
+from pipeconform.plural import plural
 from pipeconform.report.result import Cell, decode_cell
 from pipeconform.session.items import CELL
 
@@ -51,7 +52,7 @@ class NotMet:
         most, found = self._config.getoption("maxfail", 0), failed + len(self._blocked)
         if not most or found < most:
             return
-        why = f"stopping after {found} cells that are not met"
+        why = f"stopping after {plural(found, 'cell')} not met"
         if distributor is None:
             self._session.shouldfail = why
         else:

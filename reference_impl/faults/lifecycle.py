@@ -67,7 +67,8 @@ def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) ->
 
 
 @breaks(
-    "FWD-25", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+"
+    "FWD-25",
+    tells=r"the (pre-)?forward hook in stage \d ran \d+ times? for \d+ microbatch(es)?; expected \d+",
 )
 class HooksInDryRun(Stage):
     """A dry run before the first microbatch of a step fires the model's hooks; it restores the buffers."""
@@ -82,7 +83,7 @@ class HooksInDryRun(Stage):
 
 @breaks(
     "FWD-17",
-    tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+",
+    tells=r"the (pre-)?forward hook in stage \d ran \d+ times? for \d+ microbatch(es)?; expected \d+",
     also=("SCH-1",),
 )
 class ForwardTwice(Stage):
@@ -101,7 +102,7 @@ class ForwardTwice(Stage):
 # keyword arguments are not added by hand, and have no gradient: TRN-7
 @breaks(
     "FWD-17",
-    tells=r"the post-accumulate-grad hook in stage \d ran 0 times for \d+ microbatches",
+    tells=r"the post-accumulate-grad hook in stage \d ran 0 times for \d+ microbatch",
     also=("TRN-7",),
 )
 class GradientsAddedByHand(Stage):

@@ -27,6 +27,7 @@ from pipeconform.judge.traffic.crossing import (
 )
 from pipeconform.judge.traffic.replay import circle
 from pipeconform.judge.training import gradients_are_right, values_and_gradients_are_right
+from pipeconform.plural import plural
 from pipeconform.spec.catalogue import MUST, SHOULD, Promise
 
 from ..promises import FULL_MODEL, documented, paper
@@ -233,8 +234,8 @@ def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
             if num_bytes > most:
                 text = (
                     f"rank {rank} sends rank {other} {num_bytes} bytes; what crosses between their stages in this "
-                    f"direction has {allowed[rank, other]} bytes in {tensors[rank, other]} tensors, which makes "
-                    f"{most} with {DESCRIPTION_BYTES} for each of them"
+                    f"direction has {allowed[rank, other]} bytes in {plural(tensors[rank, other], 'tensor')}, which "
+                    f"makes {most} with {DESCRIPTION_BYTES} for each of them"
                 )
                 yield Finding(kind="more bytes than needed", message=text, step=expected.step, rank=rank)
 

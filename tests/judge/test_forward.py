@@ -425,7 +425,7 @@ def test_tensors_of_which_it_is_not_known_whether_they_require_a_gradient_are_no
 # ------------------------------------------------------------------------------- hooks and gradients
 
 
-@pytest.mark.parametrize(("kind", "count"), [("forward", 6), ("pre_forward", 2), ("gradient", 0)])
+@pytest.mark.parametrize(("kind", "count"), [("forward", 6), ("pre_forward", 1), ("gradient", 0)])
 def test_hooks_that_run_more_or_less_often_are_found(kind, count):
     made = honest(CASES["hooks"])
     counts = {0: {**made.expected.steps[0].hook_counts[0], kind: count}}
@@ -434,7 +434,8 @@ def test_hooks_that_run_more_or_less_often_are_found(kind, count):
 
     often = "more" if count > 3 else "less"
     assert (finding.kind, finding.rank, finding.stage) == (f"hooks ran {often} often", 0, 0)
-    assert f"ran {count} times for 3 microbatches; expected 3" in finding.message
+    times = "1 time" if count == 1 else f"{count} times"
+    assert f"ran {times} for 3 microbatches; expected 3" in finding.message
 
 
 def test_owners_of_a_stage_share_its_hooks():

@@ -100,7 +100,7 @@ def test_too_few_or_too_many_losses_are_found(count):
 def test_no_losses_at_all_are_found():
     made = changed(honest(plain_case()), rank=LAST, losses=None)
 
-    assert [f.message for f in found("TRN-2", made)] == ["none losses for 3 microbatches"]
+    assert [f.message for f in found("TRN-2", made)] == ["no losses for 3 microbatches"]
 
 
 @pytest.mark.parametrize("losses", [None, ()])

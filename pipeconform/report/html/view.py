@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeconform.plural import plural
 from pipeconform.report.cause_text import blocked_lines, counted
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS as HARM
@@ -138,7 +139,7 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
     yield "standard", result.standard_version
     yield "pipeconform", result.product_version
     yield "made", result.created.replace("T", " ").replace("+00:00", " UTC")
-    yield "profile", f"{run.profile}, seed {run.seed}, up to {run.max_ranks} ranks"
+    yield "profile", f"{run.profile}, seed {run.seed}, up to {plural(run.max_ranks, 'rank')}"
     if run.selection:
         yield "selection", run.selection
     if result.expectations is not None:

@@ -146,6 +146,6 @@ def test_bytes_are_counted_per_step_and_direction() -> None:
         (
             "more bytes than needed",
             "rank 0 sends rank 1 1032 bytes; what crosses between their stages in this direction has 4 bytes in 1 "
-            "tensors, which makes 1028 with 1024 for each of them",
+            "tensor, which makes 1028 with 1024 for each of them",
         )
     ]
