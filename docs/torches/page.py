@@ -25,7 +25,10 @@ KEPT, CAUSES = HERE / "verdicts.json", HERE / "causes.toml"
 PAGE = environments.ROOT / "docs" / "releases.md"
 
 _WRONG = ("crashed", "hung", "failed", "error", "flaky")
-_NUMBERS = "The numbers are of schedules: those under which the requirement is not met, of those under which it was judged. "
+_NUMBERS = (
+    "The numbers are of schedules: those under which the requirement is not met, "
+    "of those under which it was judged. "
+)
 _WORDS = {"crashed": "CRASH", "hung": "HUNG", "failed": "FAIL", "error": "ERR", "flaky": "FLAKY"}
 _TITLES = {
     "torch": "torch.distributed.pipelining",

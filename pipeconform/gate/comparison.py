@@ -23,7 +23,7 @@ BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost", "less")
 
 Cause = Literal["implementation", "rules", "selection", "torch"]
 """``implementation`` if the requirement is the same in both results, ``rules`` if it is not; ``selection`` if the new
-run was not asked to judge it; ``torch`` if the requirement is the same and nothing but torch changed between the runs."""
+run was not asked to judge it; ``torch`` if the requirement is the same and only torch changed between the runs."""
 
 _LONGEST_SELECTION = 60
 

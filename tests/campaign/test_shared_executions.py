@@ -55,7 +55,8 @@ def _crosses(case, variant):
 def test_a_second_violation_in_the_same_cases_costs_no_executions(judged):
     (one,), (alone,) = (found.values() for found in judged(_crosses))
     (two,), (both,) = (
-        found.values() for found in judged(lambda *asked: _crosses(*asked) and ("gradient value", "loss value"))
+        found.values()
+        for found in judged(lambda *asked: _crosses(*asked) and ("gradient value", "loss value"))
     )
 
     assert one.violations[0].shrink_executions > 2

@@ -111,7 +111,13 @@ def test_the_page_is_made_from_what_is_stored(module, pytestconfig):
 def test_a_change_is_found_between_the_releases_that_judged_it(module, states, said):
     verdicts = {
         release: {
-            "rows": {"TRN-1": {"wrong": {"failed": ["GPipe"]} if wrong else {}, "met": int(wrong is False)}}
+            "rows": {
+                "TRN-1": {
+                    "wrong": {"failed": ["GPipe"]} if wrong else {},
+                    "met": int(wrong is False),
+                    "blocked": int(wrong is None),
+                }
+            }
         }
         for release, wrong in states.items()
     }
