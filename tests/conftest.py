@@ -84,3 +84,16 @@ def typed(capsys, tmp_path, monkeypatch):
         return ended.value.code, shown.out, shown.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, one for all tests of a process: Playwright cannot be started twice."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.report.html.chromium import ARGUMENTS, CHROMIUM, PATIENCE
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE)
+        yield started
+        started.close()

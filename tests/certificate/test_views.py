@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -20,6 +19,7 @@ from pipeconform.report.result import write_result
 from pipeconform.spec import certification_level, mandatory
 from tests.certificate.conftest import violated
 from tests.report.conftest import make
+from tests.report.html.chromium import IN_CHROMIUM, PATIENCE, PHONE, WIDE, axe
 from tests.report.html.conftest import parse
 
 __all__ = ["make"]
@@ -179,26 +179,27 @@ def test_a_page_loads_nothing(contents):
     assert not re.search(r"@import|url\(", text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_and_nothing_is_wider_than_a_phone(make, contents, tmp_path, scheme):
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser'")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra 'browser'")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no chromium on the path (Debian: apt-get install chromium)")
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        pytest.param(size, scheme, id=f"{size['width']}-{scheme}", marks=IN_CHROMIUM)
+        for size in (WIDE, PHONE)
+        for scheme in ("light", "dark")
+    ],
+)
+def test_axe_finds_nothing_and_nothing_is_wider_than_its_window(
+    make, contents, tmp_path, browser, size, scheme
+):
     (tmp_path / "page.html").write_bytes(views(violated(make, contents))[PAGE])
 
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
-        page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
-        page.goto((tmp_path / "page.html").as_uri())
-        found = axe.Axe().run(page).response["violations"]
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        browser.close()
+    page = browser.new_page(viewport=size, color_scheme=scheme)
+    page.goto((tmp_path / "page.html").as_uri(), timeout=PATIENCE)
+    found = axe(page)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.close()
 
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
-    assert wide == 390
+    assert found == []
+    assert wide == size["width"]
 
 
 # ------------------------------------------------------------------ verification

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.report.html import render_page
-from tests.report.html.chromium import ARGUMENTS, CHROMIUM, PATIENCE
+from tests.report.html.chromium import PATIENCE
 
 _ABSENT = object()
 _EMPTY = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline"}
@@ -94,16 +94,6 @@ def page():
         return parse(render_page([(result, Path(where)) for result in results], known_causes=known))
 
     return render
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE)
-        yield started
-        started.close()
 
 
 @pytest.fixture
