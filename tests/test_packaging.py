@@ -126,6 +126,7 @@ def test_other_pythons_install_it_and_do_what_needs_no_torch(wheel, built, pytes
     }.items():
         done = subprocess.run(
             [python, "-W", "error", "-m", "pipeconform", *arguments],
+            cwd=tmp_path,
             check=False,
             capture_output=True,
             text=True,
