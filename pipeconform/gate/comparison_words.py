@@ -25,7 +25,7 @@ def verdict(comparison: Comparison) -> str:
     blocking = [change for change in comparison.changes if change.blocks]
     whole = plural(len(blocking), "change")
     torch = f"torch changed ({comparison.old.torch} → {comparison.new.torch}), and the adapter did not"
-    for cause, words in (("rules", "the rules changed"), ("torch", torch)):
+    for cause, why in (("rules", "the rules changed"), ("torch", torch)):
         number = sum(change.cause == cause for change in blocking)
-        said += f"; {number} of {whole} because {words}" if number else ""
+        said += f"; {number} of {whole} because {why}" if number else ""
     return f"blocked: {said}"
