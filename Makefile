@@ -10,8 +10,6 @@ ENGINES = .venv-engines
 TORCHES = .venv-torches
 PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
-# Tests wait for ranks for a third of their time, so three processes keep two cores busy.
-TEST_WORKERS ?= 3
 OUT ?= pipeconform-results
 
 .PHONY: help setup demo engines torches gpu gpu-bundle test test-full clusters disasters coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
@@ -97,12 +95,12 @@ gpu-bundle: $(READY)
 # Of the long faults a tenth, by the last digit: ten runs of CI, or days, have all. build/flaky.txt has what failed by chance.
 TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell date +%j))
 test: $(READY)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not slow" --tenth $(TENTH) --ask-again build/flaky.txt tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --tenth $(TENTH) --ask-again build/flaky.txt tests
 
 # The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
 test-full: $(READY) engines
 	-$(PIP) --editable '.[browser]'
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --ask-again build/flaky.txt tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ask-again build/flaky.txt tests
 
 # Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
 clusters: $(READY)
@@ -114,7 +112,7 @@ disasters: $(READY)
 	$(BIN)/python -m tests.clusters.disasters
 
 coverage: $(READY)
-	$(BIN)/coverage run -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not slow" tests
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 
