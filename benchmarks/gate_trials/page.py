@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.gate_trials.planted import PLANTED
 from benchmarks.gate_trials.running import Trial
-from pipeconform.report.words import plural
+from pipeconform.plural import plural
 
 __all__ = ["page"]
 

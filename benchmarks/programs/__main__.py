@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def waiting(results: Iterable[Path], pools: Pools) -> Iterator[Waiting]:
                 status=sought.status,
                 look=lambda asked=asked: asked,
             )
-    used_wrongly = (use for use in USED_WRONGLY if _is_installed(use.distribution))
+    used_wrongly = (use for use in USED_WRONGLY if use.is_installed)
     for fault in (*used_wrongly, *chosen().values()):
         yield Waiting(
             name=fault.name,
@@ -60,10 +59,6 @@ def waiting(results: Iterable[Path], pools: Pools) -> Iterator[Waiting]:
             status=fault.expected_status,
             look=lambda fault=fault: of_fault(fault, pools),
         )
-
-
-def _is_installed(distribution: str) -> bool:
-    return next(metadata.distributions(name=distribution), None) is not None
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from pipeconform.campaign.again import Sought, judge_again
@@ -47,6 +48,11 @@ class WrongUse:
     tells: str
     also: tuple[str, ...] = ()
     expected_status: str = "failed"
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the engine can be used here."""
+        return next(metadata.distributions(name=self.distribution), None) is not None
 
 
 _WRONG_USES = "benchmarks/programs/wrong_uses.py"  # from the folder of this repository

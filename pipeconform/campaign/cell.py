@@ -215,12 +215,12 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         """Judge a case of the corpus, reusing the execution of an earlier requirement if there is one."""
         self._note(corpus, "corpus", case, self._executed(case))
 
-    def _executed(self, case: CaseT, *, time: int = 1, hung: bool = False) -> ExecutionT:
+    def _executed(self, case: CaseT, *, nth: int = 1, hung: bool = False) -> ExecutionT:
         """What the case showed when it was executed for the first, second or third time, by any requirement."""
         key = self.runner.stored_as(case, self.asked.row)
         if key is None:
             return self._execute(case, hung=hung)
-        key = f"{self.variant}-{key}-{time}{'-waits' if hung else ''}"
+        key = f"{self.variant}-{key}-{nth}{'-waits' if hung else ''}"
         found = self.campaign.store.get(key, self.runner.executions)
         if found is None:
             found = self._execute(case, hung=hung)
@@ -321,7 +321,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _as_found(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         """An expected violation, or one from the previous run, which is not shrunk."""
         stored = first.purpose == "stored"  # seen in an earlier run, and again in this one
-        again = None if stored else self._check(key, first.case, time=_AGAIN, thorough=True)
+        again = None if stored else self._check(key, first.case, nth=_AGAIN, thorough=True)
         return Smallest(
             case=first.case,
             outcome=first.outcome,
@@ -332,24 +332,22 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             shown_again=int(again is not None),
         )
 
-    def _check(self, key: Key, candidate: CaseT, *, time: int = 1, thorough: bool = False) -> Outcome | None:
+    def _check(self, key: Key, candidate: CaseT, *, nth: int = 1, thorough: bool = False) -> Outcome | None:
         """What a candidate shows of the same kind when it is executed for the first, second … time, if anything."""
         if not self.asked.applies(candidate):
             return None
-        return self._shown(key, candidate, time=time, thorough=thorough).get(key)
+        return self._shown(key, candidate, nth=nth, thorough=thorough).get(key)
 
-    def _shown(self, key: Key, case: CaseT, *, time: int | None, thorough: bool) -> dict[Key, Outcome]:
+    def _shown(self, key: Key, case: CaseT, *, nth: int | None, thorough: bool) -> dict[Key, Outcome]:
         """The first outcome of every kind in an execution of a case that should show `key`.
 
         The violations of a cell, and of requirements that observe alike, are often made small by the same candidates,
-        so the first, second and third execution of a case is shared by all of them; without `time`, it is a new one.
+        so the first, second and third execution of a case is shared by all of them; without `nth`, it is a new one.
         """
         self._tell("shrinking")
         # after a hang, communication is recorded: it shows which rank waits for which, and proves a hang sooner
         hung = key.status is Status.HUNG
-        execution = (
-            self._execute(case, hung=hung) if time is None else self._executed(case, time=time, hung=hung)
-        )
+        execution = self._executed(case, nth=nth, hung=hung) if nth else self._execute(case, hung=hung)
         judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
 
@@ -357,14 +355,14 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         """The case that was found for the same violation under another variant, if it shows it; else the smallest."""
         about = self.requirement, self.column, key.status, key.signature
         known = self.campaign.smallest.get(about)
-        shown = None if known is None else self._check(key, known)
-        sure = None if known is None or shown is None else self._check(key, known, time=_AGAIN, thorough=True)
-        if known is None or sure is None:
-            smallest = self._smallest(key, first)
-            if smallest.confirmed:
-                self.campaign.smallest[about] = smallest.case
-            return smallest
-        return Smallest(case=known, outcome=sure, minimal=False, confirmed=True, executions=1)
+        if known is not None and self._check(key, known) is not None:
+            sure = self._check(key, known, nth=_AGAIN, thorough=True)
+            if sure is not None:
+                return Smallest(case=known, outcome=sure, minimal=False, confirmed=True, executions=1)
+        smallest = self._smallest(key, first)
+        if smallest.confirmed:
+            self.campaign.smallest[about] = smallest.case
+        return smallest
 
     def _smallest(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         profile, case, outcome = self.campaign.profile, first.case, first.outcome
@@ -373,10 +371,10 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         seen: list[dict[Key, Outcome]] = []
 
         def check(candidate: CaseT) -> Outcome | None:
-            return again(time=_AGAIN) if candidate == case else self._check(key, candidate)
+            return again(nth=_AGAIN) if candidate == case else self._check(key, candidate)
 
-        def again(*, time: int, thorough: bool = False) -> Outcome | None:
-            seen.append(self._shown(key, case, time=time, thorough=thorough))
+        def again(*, nth: int | None, thorough: bool = False) -> Outcome | None:
+            seen.append(self._shown(key, case, nth=nth, thorough=thorough))
             return seen[-1].get(key)
 
         hangs, cost = outcome.status is Status.HUNG, _COST.get(outcome.status, 1)
@@ -385,20 +383,17 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         smallest = self.asked.smallest(first.corpus, case, outcome, check, budget=budget)
         self.cost_left -= smallest.executions * cost
         self.hangs_left -= smallest.executions if hangs else 0
+        # candidates were judged without bounds; what is reported is judged with them
         sure = None
-        if (
-            smallest.confirmed
-        ):  # by candidates that were judged without bounds; what is reported is judged with them
-            unchanged = smallest.case == case
-            sure = (
-                again(time=_AGAIN + 1, thorough=True)
-                if unchanged
-                else self._check(key, smallest.case, time=_AGAIN, thorough=True)
-            )
+        if smallest.confirmed and smallest.case == case:
+            sure = again(nth=_AGAIN + 1, thorough=True)
+        elif smallest.confirmed:
+            sure = self._check(key, smallest.case, nth=_AGAIN, thorough=True)
         if sure is not None:
             return dataclasses.replace(smallest, outcome=sure)
         # same case, same seed, another verdict: flaky, unless every execution is wrong in some way
-        seen += [self._shown(key, case, time=None, thorough=True) for _ in range(_RERUNS)]
+        for _ in range(_RERUNS):
+            again(nth=None, thorough=True)
         same, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)
         return Smallest(
             case=case,
@@ -458,7 +453,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         if case == smallest.case or self.runner.can_localise(outcome):
             return None
         line = line_of(outcome.finding.message, outcome.finding.where())
-        again = self._check(key, case, time=_AGAIN, thorough=True)
+        again = self._check(key, case, nth=_AGAIN, thorough=True)
         if again is None or line_of(again.finding.message, again.finding.where()) != line:
             return None
         return Shown(case=case, line=line)

@@ -19,7 +19,10 @@ __all__ = ["Budget", "Smallest", "minimise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limit of shrinking, in executions: the clock would make the smallest case depend on the machine."""
+    """The limit of shrinking, in executions: the clock would make the smallest case depend on the machine.
+
+    A candidate that was executed for another violation counts, too, so that the smallest case does not depend on that.
+    """
 
     executions: int
 

@@ -9,7 +9,7 @@ import msgspec
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.errors import HarnessError
 from pipeconform.execute.engine import Component
-from pipeconform.report.words import plural
+from pipeconform.plural import plural
 
 __all__ = ["engine_in", "engine_text"]
 

@@ -18,12 +18,13 @@ from markupsafe import Markup
 from pipeconform.certificate.badge import badge, badge_words
 from pipeconform.certificate.contents import Contents
 from pipeconform.certificate.engine import engine_text
+from pipeconform.plural import plural
 from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Cause, causes_of
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.finding_words import known_as
 from pipeconform.report.result import Cell
-from pipeconform.report.words import plural, under
+from pipeconform.report.words import under
 from pipeconform.showing import shown
 from pipeconform.spec import (
     CertificationLevel,

@@ -14,8 +14,8 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.trial import Fault
 from pipeconform.certificate.canaries import run_canaries
 from pipeconform.certificate.contents import Canary
+from pipeconform.plural import plural
 from pipeconform.report.console import bar, redrawn
-from pipeconform.report.words import plural
 
 __all__ = ["CanaryView", "canary_table", "watched_canaries"]
 

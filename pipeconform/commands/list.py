@@ -12,7 +12,7 @@ from pipeconform.commands.levels import aligned, list_changes, list_levels, list
 from pipeconform.commands.options import impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
-from pipeconform.report.words import plural
+from pipeconform.plural import plural
 from pipeconform.spec import STANDARD_VERSION, Chapter, Requirement
 from pipeconform.spec.wrappers import all_chapters, chapters_of, wrapper_capabilities
 from pipeconform.wrapper import WrapperDescription

@@ -13,6 +13,7 @@ import click
 from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
+from pipeconform.plural import plural
 from pipeconform.report.causes import Known
 from pipeconform.report.collection import Collection, collect, page_of
 from pipeconform.report.history import Order
@@ -20,7 +21,6 @@ from pipeconform.report.html import render_history, render_index, render_page
 from pipeconform.report.html.index import history_name
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import Result, read_result
-from pipeconform.report.words import plural
 from pipeconform.writing import whole_file
 
 __all__ = ["INDEX_NAME", "PAGE_NAME", "report", "write_index", "write_page"]

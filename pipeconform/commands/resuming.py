@@ -14,7 +14,7 @@ import pipeconform
 from pipeconform.commands.options import names
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
-from pipeconform.report.words import plural
+from pipeconform.plural import plural
 from pipeconform.session.journal import Journal
 from pipeconform.spec import STANDARD_VERSION, rule_digest
 from pipeconform.spec.selection import parse_ranks

@@ -12,10 +12,11 @@ import msgspec
 
 from pipeconform.commands.say import say_json, say_line
 from pipeconform.errors import UsageError
+from pipeconform.plural import plural
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Cell
 from pipeconform.report.text import headline
-from pipeconform.report.words import counted, plural, under
+from pipeconform.report.words import counted, under
 from pipeconform.session.journal import Journal
 from pipeconform.session.standing import At, Standing, State, standing_of
 

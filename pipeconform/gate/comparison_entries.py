@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeconform.gate.comparison import Change, Comparison, Kind
+from pipeconform.plural import plural
 from pipeconform.report.cause_text import named
 from pipeconform.report.change_words import CHANGE_WORDS
-from pipeconform.report.words import plural, under
+from pipeconform.report.words import under
 
 __all__ = ["Entry", "cells_of", "entries_of"]
 

@@ -11,9 +11,10 @@ from pipeconform.gate.comparison import CauseChange, Comparison
 from pipeconform.gate.comparison_entries import cells_of, entries_of
 from pipeconform.gate.comparison_github import annotated
 from pipeconform.gate.comparison_words import verdict
+from pipeconform.plural import plural
 from pipeconform.report.change_words import CAUSE_WORDS, CHANGE_WORDS, as_before, cause_headline
 from pipeconform.report.side import Side, differing, selection_words
-from pipeconform.report.words import moment, plural, under
+from pipeconform.report.words import moment, under
 from pipeconform.showing import shown_line
 
 __all__ = ["FORMATS", "render_comparison"]

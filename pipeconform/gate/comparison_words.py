@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pipeconform.gate.comparison import Comparison
 from pipeconform.gate.comparison_entries import cells_of
+from pipeconform.plural import plural
 from pipeconform.report.change_words import CHANGE_WORDS, as_before, cause_headline, cell_counts
-from pipeconform.report.words import plural
 
 __all__ = ["verdict"]
 

@@ -6,8 +6,9 @@ import datetime
 
 from pipeconform.gate.expectations import Expectation
 from pipeconform.gate.proposal import covers
+from pipeconform.plural import plural
 from pipeconform.report.result import Result
-from pipeconform.report.words import plural, under
+from pipeconform.report.words import under
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["explained"]

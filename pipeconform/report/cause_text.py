@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from pipeconform.plural import plural
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS as HARM
@@ -18,7 +19,7 @@ from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.result import Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, control_words, plural, reservation, under
+from pipeconform.report.words import COLOURS, WORDS, control_words, reservation, under
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = [

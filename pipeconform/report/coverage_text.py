@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeconform.plural import plural
 from pipeconform.report.coverage import Coverage
-from pipeconform.report.words import plural
 
 __all__ = ["coverage_lines", "coverage_words", "share"]
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeconform.observe.localisation import Deviation, Lane, Localisation
-from pipeconform.report.words import plural
+from pipeconform.plural import plural
 
 __all__ = ["begins", "first_wrong_lines", "localisation_lines"]
 

@@ -132,6 +132,7 @@ class Violation(_Data, frozen=True, kw_only=True):
     """Whether the case was wrong every time it was executed again, if not always in the same way; otherwise it is
     flaky."""
     shrink_executions: int
+    """How many cases were tried to make it small; one that another violation had executed was not executed anew."""
     occurrences: int
     """How many cases of this cell show it. After the first, bounds of enormous differences are not computed."""
     verdicts: str

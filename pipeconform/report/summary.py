@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from pipeconform.plural import plural
 from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
 from pipeconform.report.causes import Cause, Known, causes_of
 from pipeconform.report.coverage_text import coverage_lines
@@ -20,7 +21,6 @@ from pipeconform.report.words import (
     WORDS,
     claimed_elsewhere,
     counted,
-    plural,
     returned_unclaimed,
     under,
 )

@@ -10,10 +10,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pipeconform.plural import plural
 from pipeconform.report.console import bar, redrawn
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell, Status
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
+from pipeconform.report.words import COLOURS, WORDS, counted, under
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["LiveView", "cell_line", "requirement_line"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeconform.plural import plural
 from pipeconform.report.result import Result
-from pipeconform.report.words import plural
 
 __all__ = ["missing_lines", "together_lines"]
 

@@ -19,7 +19,6 @@ __all__ = [
     "control_words",
     "counted",
     "moment",
-    "plural",
     "reservation",
     "returned_unclaimed",
     "under",

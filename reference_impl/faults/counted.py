@@ -15,7 +15,7 @@ from ..runtime import Yield
 from .fault import breaks
 
 
-@breaks("TRN-20", tells=r"\d+ loss(es)? for \d+ microbatch")
+@breaks("TRN-20", tells=r"\d+ loss(es)? for \d+ microbatch(es)?$")
 class ZeroLossesLeftOut(ReferencePipeline):
     """Losses that are zero are left out, as if their microbatches had not been run."""
 

@@ -42,7 +42,7 @@ class EvaluationLossesDivided(_EvaluatesWrongly):
         return [loss / len(losses) for loss in losses]
 
 
-@breaks("TRN-19", tells=r"\d+ loss(es)? for \d+ microbatch")
+@breaks("TRN-19", tells=r"\d+ loss(es)? for \d+ microbatch(es)?$")
 class EvaluationLossesPileUp(_EvaluatesWrongly):
     """An evaluation returns the losses of all evaluations so far."""
 

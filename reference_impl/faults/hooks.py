@@ -14,7 +14,7 @@ from ..stage import Stage
 from .fault import breaks
 
 _Hook = Callable[[Tensor], Tensor | None]
-_ON_INPUTS = r"the input hook in stage \d ran \d+ times? for \d+ microbatch"
+_ON_INPUTS = r"the input hook in stage \d ran \d+ times? for \d+ microbatch(es)?; expected"
 
 
 class _SeesInputs(Stage):
@@ -84,7 +84,7 @@ class GradientTakenBeforeHooks(_SeesInputs):
         return [None if one is None else self._taken.pop((microbatch, k), one) for k, one in enumerate(found)]
 
 
-@breaks("FWD-27", tells=r"the parameter hook in stage \d ran 0 times for \d+ microbatch")
+@breaks("FWD-27", tells=r"the parameter hook in stage \d ran 0 times for \d+ microbatch(es)?; expected")
 class ParametersMadeAnew(ReferencePipeline):
     """Parameters are made anew at the start: what is called after accumulation comes along, tensor hooks do not."""
 
@@ -116,7 +116,7 @@ def _without_backward_hooks(module: nn.Module) -> Iterator[None]:
             part._backward_hooks, part._backward_pre_hooks = hooks, pre_hooks
 
 
-@breaks("FWD-27", tells=r"the (pre-)?backward hook in stage \d ran 1 time for \d+ microbatch")
+@breaks("FWD-27", tells=r"the (pre-)?backward hook in stage \d ran 1 time for \d+ microbatch(es)?; expected")
 class BackwardHooksOnce(Stage):
     """Hooks on a module's backward run for the first microbatch only, as if its graph were replayed for the others."""
 

@@ -1,29 +1,19 @@
 import datetime
 import itertools
 from collections import Counter
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from pipeconform.adapter import ErrorContract
-from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign import pipeline_runner as module
-from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.cell import judge_cell
-from pipeconform.campaign.executor import Execution
-from pipeconform.campaign.pipeline import AskedOfPipeline, PipelineTarget
-from pipeconform.campaign.pipeline_runner import PipelineRunner
+from pipeconform.campaign.pipeline import AskedOfPipeline
 from pipeconform.campaign.telling import weights
-from pipeconform.case.focus import Limits
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.ranks.verdict import Returned, VerdictVector
 from pipeconform.spec import profile, requirement
-
-CAPABILITIES = TorchPipelining().describe().capabilities
-
+from tests.campaign.campaigns import campaign
 
 CASES = {}
 """Every case that was judged, by digest."""
@@ -37,30 +27,6 @@ def drawn_cases(cell):
     """The cases that were judged for a cell that met its requirement."""
     assert cell.distinct_cases == len(CASES)
     return CASES.values()
-
-
-class _Executor:
-    """Executes nothing."""
-
-    description = SimpleNamespace(name="nobody", errors=ErrorContract())
-    capabilities = CAPABILITIES
-
-    def claimed_for(self, case):
-        return CAPABILITIES
-
-    def execute(self, case, *, observe=()):
-        return Execution(case=case, verdicts=VerdictVector((Returned(None, 0.0),)))
-
-
-def campaign(size="core", *, max_ranks=4, expectations=(), executor=None, **changes):
-    """A campaign that judges torch's claims and executes nothing."""
-    limits = Limits(capabilities=CAPABILITIES, min_ranks=1, max_ranks=max_ranks)
-    sized = msgspec.structs.replace(profile(size), **changes)
-    return Campaign(
-        target=PipelineTarget(name="nobody", limits=limits, profile=sized),
-        runners={"default": PipelineRunner(executor or _Executor())},
-        expectations=expectations,
-    )
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.spec import requirement
-from tests.campaign import test_campaign as examples
+from tests.campaign.campaigns import ExecutesNothing, campaign
 
 
-class _Counting(examples._Executor):
+class _Counting(ExecutesNothing):
     def __init__(self):
         self.executed = Counter()
 
@@ -40,7 +40,7 @@ def judged(monkeypatch):
 
         monkeypatch.setattr(module, "judge", judge)
         monkeypatch.setattr(module, "localise", lambda *_: None)
-        run = examples.campaign()
+        run = campaign()
         run.runners = {name: PipelineRunner(one) for name, one in executors.items()}
         cells = {name: judge_cell(run, requirement("TRN-4"), "GPipe", name) for name in variants}
         return cells, {name: one.executed for name, one in executors.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import pytest
 
 from benchmarks.programs.asked import USED_WRONGLY, WrongUse, of_fault
@@ -17,7 +15,7 @@ from tests.export.conftest import Shown
 def test_a_wrong_use_of_an_engine_is_reproduced_until_it_is_mended(
     shown: Shown, pools: Pools, use: WrongUse
 ) -> None:
-    if next(metadata.distributions(name=use.distribution), None) is None:
+    if not use.is_installed:
         pytest.skip(f"needs {use.distribution}")
     asked = of_fault(use, pools)
     assert asked is not None

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pipeconform.case.any_case import schedule_of
 from pipeconform.case.case import Case
 from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.plural import plural
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.cause_text import replay_line, shown_as
 from pipeconform.report.causes import Cause, Known
@@ -29,7 +30,7 @@ from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.result import Control, Implementation, Violation
-from pipeconform.report.words import WORDS, control_words, plural, reservation, under
+from pipeconform.report.words import WORDS, control_words, reservation, under
 from pipeconform.showing import shown
 from pipeconform.spec import Level, Requirement
 

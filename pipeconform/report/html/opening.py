@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeconform.plural import plural
 from pipeconform.report.causes import Cause
 from pipeconform.report.html.chapters import ORDER, WORDS, ChapterRow, chapter_rows
 from pipeconform.report.result import Result
 from pipeconform.report.standing import LevelStanding, Standing, level_standings, standings
 from pipeconform.report.summary import verdict
-from pipeconform.report.words import claimed_elsewhere, plural, returned_unclaimed
+from pipeconform.report.words import claimed_elsewhere, returned_unclaimed
 from pipeconform.spec import Level
 from pipeconform.spec.wrappers import all_requirements
 

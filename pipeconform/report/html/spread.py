@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeconform.observe.localisation import Lane, Localisation
+from pipeconform.plural import plural
 from pipeconform.report.localisation_text import begins, first_wrong_lines
-from pipeconform.report.words import plural
 from pipeconform.showing import shown
 
 __all__ = ["Mark", "Row", "SpreadView", "spread_view"]

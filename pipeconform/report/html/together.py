@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeconform.plural import plural
 from pipeconform.report.result import Result, Together
 from pipeconform.report.together_text import together_lines
-from pipeconform.report.words import plural
 
 __all__ = ["TogetherView", "together_view"]
 
