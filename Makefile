@@ -21,7 +21,7 @@ help:
 	@echo "make gpu        everything that is to be known of a machine with an NVIDIA GPU; can be interrupted and repeated"
 	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
 	@echo "make test       pipeconform's own tests"
-	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
+	@echo "make test-full  these and the long ones (wheel, findings, other engines); can be interrupted and repeated"
 	@echo "make clusters   runs under a real Slurm and a real Ray, started on this machine"
 	@echo "make disasters  a hundred runs under Slurm that are killed, cancelled, drained, preempted"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
@@ -98,9 +98,12 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --tenth $(TENTH) --ask-again build/flaky.txt tests
 
 # The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
+# Interrupted, or with TESTS="tests/export tests/report", it goes on with what has not passed yet; build/test-full.jsonl
+# has a line for each test, and is removed to begin anew.
+TESTS ?= tests
 test-full: $(READY) engines
 	-$(PIP) --editable '.[browser]'
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ask-again build/flaky.txt tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ask-again build/flaky.txt --go-on build/test-full.jsonl $(TESTS)
 
 # Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
 clusters: $(READY)

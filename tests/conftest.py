@@ -11,6 +11,7 @@ import pytest
 
 from tests import tenths
 from tests.asked_again import AskedAgain
+from tests.gone_on import GoneOn
 from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
@@ -22,12 +23,16 @@ def pytest_addoption(parser):
     parser.addoption(
         "--ask-again", type=Path, help="run what fails again, and write what passes then to this file"
     )
+    parser.addoption("--go-on", type=Path, help="leave out what this file says has passed, and add to it")
 
 
 def pytest_configure(config):
+    controls = not hasattr(config, "workerinput")
+    path = config.getoption("--go-on")
+    if path is not None:
+        config.pluginmanager.register(GoneOn(path.resolve(), keeps=controls), "gone on")
     path = config.getoption("--ask-again")
     if path is not None:
-        controls = not hasattr(config, "workerinput")
         config.pluginmanager.register(AskedAgain(path.resolve(), begins=controls), "asked again")
 
 
