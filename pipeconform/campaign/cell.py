@@ -215,15 +215,21 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         """Judge a case of the corpus, reusing the execution of an earlier requirement if there is one."""
         self._note(corpus, "corpus", case, self._executed(case))
 
-    def _executed(self, case: CaseT, *, nth: int = 1, hung: bool = False) -> ExecutionT:
-        """What the case showed when it was executed for the first, second or third time, by any requirement."""
-        key = self.runner.stored_as(case, self.asked.row)
-        if key is None:
-            return self._execute(case, hung=hung)
-        key = f"{self.variant}-{key}-{nth}{'-waits' if hung else ''}"
+    def _executed(
+        self, case: CaseT, rows: Sequence[Requirement] = (), *, nth: int | None = 1, hung: bool = False
+    ) -> ExecutionT:
+        """What the case showed when it was executed for the first, second or third time, by any requirement.
+
+        It was watched as `rows` need it, or as this cell's requirement does. Without `nth`, it is executed anew.
+        """
+        rows = rows or (self.asked.row,)
+        name = self.runner.stored_as(case, rows)
+        if name is None or nth is None:
+            return self._execute(case, rows, hung=hung)
+        key = f"{self.variant}-{name}-{nth}{'-waits' if hung else ''}"
         found = self.campaign.store.get(key, self.runner.executions)
         if found is None:
-            found = self._execute(case, hung=hung)
+            found = self._execute(case, rows, hung=hung)
             self.campaign.store.put(key, found)
         return found
 
@@ -244,9 +250,9 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         for name, height in self.told.get(case.digest, {}).items():
             target(height, label=name)
 
-    def _execute(self, case: CaseT, *, hung: bool = False) -> ExecutionT:
+    def _execute(self, case: CaseT, rows: Sequence[Requirement] = (), *, hung: bool = False) -> ExecutionT:
         self.executions += 1
-        execution = self.runner.execute(case, (self.asked.row,), hung=hung)
+        execution = self.runner.execute(case, rows or (self.asked.row,), hung=hung)
         self.campaign.count(case)
         self._tell("judging")
         return execution
@@ -302,16 +308,21 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
     def _explained(self, smallest: Smallest[CaseT]) -> Explained[CaseT]:
         """Execute the controls of a violation."""
+        hung = smallest.outcome.status is Status.HUNG
+        again: set[str] = set()
+        """Digests of cases whose second execution was judged."""
 
         def ask(case: CaseT, rows: Sequence[Requirement], *, anew: bool = False) -> Answers:
             kept = self.campaign.answers.setdefault((self.variant, case.digest), {})
             known = {} if anew else kept
             new = [row for row in rows if row.id not in known]
+            nth: int | None = 1
+            if anew:  # the second execution of the smallest case was made already, when it was confirmed
+                nth = None if case.digest in again else _AGAIN
+                again.add(case.digest)
             for together in self.runner.apart(new) if new else ():
                 self._tell("controlling")
-                self.executions += 1
-                self.campaign.count(case)
-                execution = self.runner.execute(case, together, hung=smallest.outcome.status is Status.HUNG)
+                execution = self._executed(case, together, nth=nth, hung=hung)
                 judged = {row: self.runner.judged(row, case, execution, anew=False) for row in together}
                 known.update({row.id: one.outcomes for row, one in judged.items()})
             return known
@@ -347,7 +358,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self._tell("shrinking")
         # after a hang, communication is recorded: it shows which rank waits for which, and proves a hang sooner
         hung = key.status is Status.HUNG
-        execution = self._executed(case, nth=nth, hung=hung) if nth else self._execute(case, hung=hung)
+        execution = self._executed(case, nth=nth, hung=hung)
         judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
 
@@ -392,6 +403,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         if sure is not None:
             return dataclasses.replace(smallest, outcome=sure)
         # same case, same seed, another verdict: flaky, unless every execution is wrong in some way
+        if not seen:
+            again(nth=_AGAIN, thorough=True)
         for _ in range(_RERUNS):
             again(nth=None, thorough=True)
         same, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)

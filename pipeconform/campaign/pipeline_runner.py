@@ -72,15 +72,11 @@ class PipelineRunner:
 
     def execute(self, case: Case, rows: Iterable[Requirement], *, hung: bool = False) -> Execution:
         """Execute a case, recording what the requirements observe; if it `hung` before, also who waits for whom."""
-        each = [JUDGEMENTS[row.id].observe for row in rows]
-        observe = frozenset[Watched]().union(*each)
-        if not all("no outputs" in one for one in each):
-            observe -= {"no outputs"}  # the others compare outputs
-        return self.executor.execute(case, observe={*observe, *(("waits",) if hung else ())})
+        return self.executor.execute(case, observe={*_observed(rows), *(("waits",) if hung else ())})
 
-    def stored_as(self, case: Case, row: Requirement) -> str:
+    def stored_as(self, case: Case, rows: Iterable[Requirement]) -> str:
         """The key of an execution: what was observed, and the case's digest."""
-        return "-".join((*sorted(JUDGEMENTS[row.id].observe), case.digest))
+        return "-".join((*sorted(_observed(rows)), case.digest))
 
     def judged(
         self, row: Requirement, case: Case, execution: Execution, *, thorough: bool = True, anew: bool = True
@@ -105,3 +101,12 @@ class PipelineRunner:
     def can_localise(self, outcome: Outcome) -> bool:
         """Whether the verdict is about values."""
         return is_numeric(outcome)
+
+
+def _observed(rows: Iterable[Requirement]) -> frozenset[Watched]:
+    """What several requirements observe together."""
+    each = [JUDGEMENTS[row.id].observe for row in rows]
+    observed = frozenset[Watched]().union(*each)
+    if not all("no outputs" in one for one in each):
+        observed -= {"no outputs"}  # the others compare outputs
+    return observed

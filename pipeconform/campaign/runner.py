@@ -73,8 +73,8 @@ class Runner(Protocol[CaseT, ExecutionT]):
             HarnessError: the harness failed.
         """
 
-    def stored_as(self, case: CaseT, row: Requirement) -> str | None:
-        """The key under which an execution can serve other requirements; None if it cannot."""
+    def stored_as(self, case: CaseT, rows: Iterable[Requirement]) -> str | None:
+        """The key of an execution that these requirements can judge, to keep it under; None if it is not kept."""
 
     def judged(
         self,

@@ -7,6 +7,7 @@ on how the case was found: within the same budget, the same case always ends in 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 from pipeconform.campaign.minimise import Budget, Smallest
@@ -17,6 +18,9 @@ from pipeconform.judge.outcome import Outcome
 __all__ = ["simplify"]
 
 Check = Callable[[Case], Outcome | None]
+
+_BEFORE_THE_TARGET = 2
+"""How many candidates are executed before the target is executed again: most violations show in the first or second."""
 
 
 class _BudgetSpentError(Exception):
@@ -29,13 +33,16 @@ def simplify(
     """Find the simplest `allowed` case that shows the same violation as `target`, which showed `outcome`.
 
     `check` executes a case and returns the outcome of the same kind, or None. The result is minimal if no further cut
-    of any part shows the violation. Returns the target itself, unconfirmed, if it does not show the violation again.
+    of any part shows the violation. The target itself is executed again only if none of the simplest candidates shows
+    it; it is returned, unconfirmed, if it does not show the violation then.
     """
     search = _Search(target, check, budget)
+    candidates = leaps(target, allowed)
     minimal = False
-    if search.shows(target):
+    if search.shows_one_of(itertools.islice(candidates, _BEFORE_THE_TARGET)) or search.shows(target):
         try:
-            search.take_first(leaps(target, allowed))
+            if search.case == target:
+                search.take_first(candidates)
             while search.cut_every_part(allowed):
                 pass
             minimal = True
@@ -66,6 +73,11 @@ class _Search:
         if found is not None:
             self.case, self.outcome = case, found
         return found is not None
+
+    def shows_one_of(self, candidates: Iterable[Case]) -> bool:
+        """Whether a candidate shows the violation; one execution of the budget is left for the target."""
+        within = itertools.islice(candidates, max(self._budget.executions - 1, 0))
+        return any(self.shows(one) for one in within if one.digest not in self.known)
 
     def take_first(self, candidates: Iterable[Case]) -> bool:
         """Continue from the first candidate that shows the violation; return whether there was one.

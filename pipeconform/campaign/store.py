@@ -1,7 +1,7 @@
 """A bounded store of executions, so that one execution serves many requirements.
 
-It is in memory for this process, and in a folder for the other workers of a distributed run. It serves first
-judgements only: confirmation, shrinking and replay always execute.
+It is in memory for this process, and in a folder for the other workers of a distributed run. The key says which
+execution of a case is meant, so that what confirms a violation is never the execution that showed it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class WrapperRunner:
             pool.restart()  # messages that a failed step left in transit would reach the next case
         return vector
 
-    def stored_as(self, case: WrapperCase, row: Requirement) -> None:
+    def stored_as(self, case: WrapperCase, rows: Iterable[Requirement]) -> None:
         """None: every case has values of its own, so no other requirement shares it."""
 
     def judged(

@@ -90,7 +90,27 @@ def test_without_any_budget_the_case_is_executed_once_more():
 def test_what_does_not_happen_again_is_reported_unconfirmed():
     found, _ = _made_small(lambda case: False)
 
-    assert (found.case, found.minimal, found.confirmed, found.executions) == (LARGE, False, False, 1)
+    assert (found.case, found.minimal, found.confirmed, found.executions) == (LARGE, False, False, 3)
+
+
+def test_a_case_is_executed_again_only_if_none_of_the_simplest_candidates_shows_it():
+    executed = []
+
+    def check(shows):
+        def checked(case):
+            executed.append(case)
+            return OUTCOME if shows(case) else None
+
+        return checked
+
+    def asked(shows):
+        executed.clear()
+        simplify(LARGE, OUTCOME, check(shows), allowed=lambda case: True, budget=ENOUGH)
+        return LARGE in executed
+
+    assert not asked(lambda case: True)
+    assert asked(lambda case: case == LARGE)
+    assert executed.index(LARGE) == 2
 
 
 def test_an_error_of_the_harness_is_not_a_finding():
