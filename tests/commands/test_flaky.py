@@ -64,6 +64,6 @@ def test_what_happens_once_is_executed_again_and_called_flaky(typed, tmp_path):
     assert "1. TRN-1 Gradients (MUST): FLAKY under GPipe" in done.stdout
     assert gate.returncode == 1
     assert (
-        "flaky (1):\n  TRN-1 under GPipe: passed → flaky, failed: gradient value; shown again in 0 of 5"
+        "flaky (1 cell):\n  TRN-1 under GPipe: passed → flaky, failed: gradient value; shown again in 0 of 5"
         in gate.stdout
     )
