@@ -21,6 +21,7 @@ NEEDLESS = {
     "shapes_are_told_apart": "judges words: tests/judge/test_tracing.py",
     "too_little_crosses": "counts bytes of recorded operations: tests/judge/traffic/test_crossing.py",
     "_everything": "collected before the first wrong step is chosen: tests/judge/test_training.py",
+    "_evaluations_before_updates": "collected before the first wrong step is chosen: tests/judge/test_training.py",
     "repeats_exactly": "compares two executions: tests/judge/test_lifecycle.py",
     "determinism": "gives nothing by itself",
 }
