@@ -27,6 +27,7 @@ from pipeconform.report.result import Cell, decode_cell
 from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.coverage import coverage_in, require_coverage
 from pipeconform.session.gathered import Gathered
+from pipeconform.session.importing import without_collecting
 from pipeconform.session.items import CELL, SuiteItem, ViolatedError
 from pipeconform.session.journal import Journal, Where
 from pipeconform.session.junit import record_causes
@@ -159,7 +160,8 @@ class PytestRun:
             self.gathered.here = self._judging.tell
 
     def _start_judging(self) -> Judging:
-        from pipeconform.session.judging import Judging
+        with without_collecting():
+            from pipeconform.session.judging import Judging
 
         if self._share is None:
             shared, earlier = None, self.gathered.file
