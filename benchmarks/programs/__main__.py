@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="try again what shared a process")
     parser.add_argument("--seed", type=int, help="kinds of violations take turns, in an order drawn with it")
     parser.add_argument("--most", type=int, metavar="N", help="stop after N programs")
-    parser.add_argument("--only", default="", metavar="ID", help="of faults, that of one requirement")
+    parser.add_argument("--only", default="", metavar="ID", help="only violations of one requirement")
     given = parser.parse_args()
     known = {} if given.fresh else kept(given.kept, Outcome)
     if given.again:
@@ -91,7 +91,7 @@ def main() -> None:
             one
             for one in several
             if (one.name not in known or (given.alone and not known[one.name].alone))
-            and (not given.only or one.name == chosen()[given.only].name)
+            and given.only in ("", one.requirement)
         )
         for each in islice(due, given.most):
             begun = time.monotonic()

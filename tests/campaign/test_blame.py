@@ -48,43 +48,73 @@ def judged(pools, name, row="FWD-1", *, file=FILE, case=CASE):
     return judge_again(case, (requirement(row),), PipelineRunner(executor))[row]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("TakesOptions", r"TakesOptions\.build\(plan, options\) is called as build\(plan\)"),
-        ("RunsBatch", r"Pipeline\.run\(batch\) is called as run\(mode, batch\)"),
-        ("AppliesNothing", r"Pipeline\.apply\(\) is called as apply\(operation\)"),
-        ("Imports", r"No module named 'not_there_at_all'\n.* in build\n.*import not_there_at_all\n.*install"),
-        ("ImportsName", r"cannot import name 'NoSuchSchedule'"),
-        (
-            "ImportsAHalfWrittenFile",
-            r"SyntaxError: .*half_written.py, line 1\)(.*\n)*.*import half_written\n.*fix build",
-        ),
-        (
-            "Misspells",
-            r"has no attribute 'stges'\n(.*\n)*.*fix build\(\) in the adapter's file, line \d+",
-        ),
-        ("Undefined", r"NameError: name 'bach' is not defined\n(.*\n)*.*fix run\(\)"),
-        ("Misindexes", r"KeyError: 'first'\n(.*\n)*.*fix gradients\(\)"),
-        ("Compares", r"TypeError: '>' not supported(.*\n)*.*fix build\(\)"),
-        ("CallsWithTooMuch", r"TypeError: .*(.*\n)*.*nn\.Linear\(3, 3, 3, 3, 3, 3\)\n.*fix build\(\)"),
-        ("SetsUpWrongly", r"KeyError: 'first'\n.*\n.*self\.ports\[.*\n.*fix setup_process\(\)"),
-        ("LacksState", r"build\(\) returned a Pipeline, which lacks state\(\)"),
-        ("BuildsNothing", r"build\(\) returned None, which lacks owned\(\), run\(\)"),
-        ("ReturnsTuples", r"run\(\) returned a tuple; expected pipeconform\.adapter\.StepResult"),
-        ("OwnsAList", r"owned\(\) returned a list; expected a mapping from stage indices"),
-        (
-            "NumbersStagesAnew",
-            r"gradients\(\) has stage 10, which owned\(\) does not have; expected \[0\] at most",
-        ),
-        ("NoDevice", r"no such device or backend: .*CUDA(.*\n)*.*choose another --device"),
-        ("NoBackend", r"no such device or backend: .*NCCL(.*\n)*.*choose another --device"),
-    ],
-)
+ADAPTERS = [
+    ("TakesOptions", r"TakesOptions\.build\(plan, options\) is called as build\(plan\)"),
+    ("RunsBatch", r"Pipeline\.run\(batch\) is called as run\(mode, batch\)"),
+    ("AppliesNothing", r"Pipeline\.apply\(\) is called as apply\(operation\)"),
+    ("Imports", r"No module named 'not_there_at_all'\n.* in build\n.*import not_there_at_all\n.*install"),
+    ("ImportsName", r"cannot import name 'NoSuchSchedule'"),
+    (
+        "ImportsAHalfWrittenFile",
+        r"SyntaxError: .*half_written.py, line 1\)(.*\n)*.*import half_written\n.*fix build",
+    ),
+    (
+        "Misspells",
+        r"has no attribute 'stges'\n(.*\n)*.*fix build\(\) in the adapter's file, line \d+",
+    ),
+    ("Undefined", r"NameError: name 'bach' is not defined\n(.*\n)*.*fix run\(\)"),
+    ("Misindexes", r"KeyError: 'first'\n(.*\n)*.*fix gradients\(\)"),
+    ("Compares", r"TypeError: '>' not supported(.*\n)*.*fix build\(\)"),
+    ("CallsWithTooMuch", r"TypeError: .*(.*\n)*.*nn\.Linear\(3, 3, 3, 3, 3, 3\)\n.*fix build\(\)"),
+    ("SetsUpWrongly", r"KeyError: 'first'\n.*\n.*self\.ports\[.*\n.*fix setup_process\(\)"),
+    ("LacksState", r"build\(\) returned a Pipeline, which lacks state\(\)"),
+    ("BuildsNothing", r"build\(\) returned None, which lacks owned\(\), run\(\)"),
+    ("ReturnsTuples", r"run\(\) returned a tuple; expected pipeconform\.adapter\.StepResult"),
+    ("OwnsAList", r"owned\(\) returned a list; expected a mapping from stage indices"),
+    (
+        "NumbersStagesAnew",
+        r"gradients\(\) has stage 10, which owned\(\) does not have; expected \[0\] at most",
+    ),
+    ("NoDevice", r"no such device or backend: .*CUDA(.*\n)*.*choose another --device"),
+    ("NoBackend", r"no such device or backend: .*NCCL(.*\n)*.*choose another --device"),
+]
+"""Mistakes that show while a case runs, and what is said."""
+
+
+@pytest.mark.parametrize(("name", "expected"), ADAPTERS)
 def test_a_mistake_of_the_adapter_or_the_machine_is_no_violation(pools, name, expected):
     with pytest.raises(ContractError, match=expected) as error:
         judged(pools, name, "TRN-1")
     assert error.value.exit_code == 3
+
+
+RAISING_ADAPTERS = {
+    "Imports": "import not_there_at_all",
+    "ImportsName": "from torch.distributed.pipelining import NoSuchSchedule",
+    "ImportsAHalfWrittenFile": "import half_written",
+    "Misspells": "return plan.stges",
+    "Undefined": "return self.inner.run(mode, bach)  # noqa: F821 - the mistake",
+    "Misindexes": 'return {0: self.inner.gradients()["first"]}',
+    "Compares": "if plan.num_microbatches > self.limit:",
+    "CallsWithTooMuch": "torch.nn.Linear(3, 3, 3, 3, 3, 3)",
+    "SetsUpWrongly": 'self.port = self.ports["first"]',
+    "NoDevice": 'torch.zeros(1, device="cuda")',
+    "NoBackend": 'dist.new_group(backend="nccl")',
+    "MisspellsInDescribe": "return self.descripton",
+    "ClaimsUnknown": 'claims = replace(description.capabilities, schedules=(replace(first, family="gpip"), *others))',
+}
+"""The wrong line of every adapter that raises."""
+
+
+@pytest.mark.parametrize("name", RAISING_ADAPTERS)
+def test_the_wrong_line_of_an_adapter_is_named_wherever_it_raises(pools, name):
+    source = RAISING_ADAPTERS[name]
+    with pytest.raises((ContractError, BadAdapterError)) as error:
+        judged(pools, name, "TRN-1")
+
+    assert re.search(rf"mistaken_adapters\.py, line {line_of(source, FILE)}\b", str(error.value))
+    if isinstance(error.value, ContractError):  # one line has no room for a source line
+        assert f"\n    {source}\n" in str(error.value)
 
 
 WRONG_BATCH = structs.replace(
@@ -117,13 +147,14 @@ def test_what_an_adapter_raises_only_where_something_is_wrong_is_its_answer(pool
     assert outcome.finding.kind == "batch: raised KeyError"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("MisspellsInDescribe", r"has no attribute 'descripton'; nearest: describe \(.*\.py, line \d+\)"),
-        ("ClaimsUnknown", r"unknown schedule family 'gpip'; nearest: gpipe, bpipe \(.*\.py, line \d+\)"),
-    ],
-)
+DESCRIBED = [
+    ("MisspellsInDescribe", r"has no attribute 'descripton'; nearest: describe \(.*\.py, line \d+\)"),
+    ("ClaimsUnknown", r"unknown schedule family 'gpip'; nearest: gpipe, bpipe \(.*\.py, line \d+\)"),
+]
+"""Mistakes that show when an adapter describes itself."""
+
+
+@pytest.mark.parametrize(("name", "expected"), DESCRIBED)
 def test_a_mistake_in_what_an_adapter_says_of_itself_is_found_before_anything_runs(pools, name, expected):
     with pytest.raises(BadAdapterError, match=expected):
         judged(pools, name)
@@ -165,9 +196,9 @@ def of_engine(pools, name, row):
     return judged(pools, name, row, file=FILE.with_name("mistaken_engines.py"), case=case)
 
 
-def line_of(source):
-    """The number of the line of the engine's file with this text."""
-    return 1 + [line.strip() for line in SMALL.read_text().splitlines()].index(source)
+def line_of(source, file=SMALL):
+    """The number of the line of the engine's file, or of another one, with this text."""
+    return 1 + [line.strip() for line in file.read_text().splitlines()].index(source)
 
 
 @pytest.mark.parametrize("row", ["FWD-1", "TRN-1", "TRN-2", "TRN-4"])
@@ -203,6 +234,10 @@ def test_an_engine_that_waits_or_dies_is_seen_to(pools, name):
 
 
 def test_there_are_twenty_mistakes_of_each_kind():
+    adapters = {name for name, _ in (*ADAPTERS, *DESCRIBED)}
+
+    assert len(adapters) >= 20
+    assert set(RAISING_ADAPTERS) <= adapters
     assert len({*SILENT, *RAISING, *ENDING}) == 20
 
 

@@ -1,14 +1,22 @@
 """Finding, importing and describing an implementation: what is wrong with it is said in one sentence."""
 
+import subprocess
+import sys
 import textwrap
 
 import msgspec
 import pytest
 
 from pipeconform.adapter import Description
+from pipeconform.campaign.describing import describe as described
+from pipeconform.campaign.executor import Executor
+from pipeconform.campaign.preload import PRELOAD
+from pipeconform.case import blocks
+from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.errors import BadAdapterError
 from pipeconform.execute.described import Described, OfPipeline, OfWrapper, answer
 from pipeconform.execute.implementation import describe, load, resolve
+from pipeconform.ranks.pools import Pools
 from pipeconform.wrapper import WrapperDescription
 
 GOOD = """
@@ -222,3 +230,49 @@ def test_the_answer_of_a_rank_says_what_was_described(written, text, kind):
 
     assert type(found) is kind
     assert found.description == describe(reference)
+
+
+def test_the_adapter_s_folder_is_on_the_import_path_after_everything_installed(written, tmp_path):
+    """In a new process, in which no other test can have put it there."""
+    beside = "import beside\nimport msgspec\n\nassert msgspec.Struct\n"
+    (tmp_path / "beside.py").write_text("NAME = 'found beside'\n")
+    (tmp_path / "msgspec.py").write_text("raise AssertionError('a file hides a library')\n")
+    text = beside + GOOD.replace('name="mine"', "name=beside.NAME")
+    code = (
+        "import sys; from pipeconform.execute.implementation import describe; "
+        f"print(describe(sys.argv[1]).name, sys.path[-1] == {str(tmp_path)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, written(text)], check=False, capture_output=True, text=True
+    )
+
+    assert done.stdout.split() == ["found", "beside", "True"], done.stderr
+
+
+def test_what_lies_beside_an_adapter_is_found_in_rank_processes_from_any_folder(
+    written, tmp_path, monkeypatch
+):
+    """Also by an import that is not made before `build()`: the adapter's folder stays on the path."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "engine_beside.py").write_text("MOST_RANKS = 3\n")
+    text = GOOD.replace("    def build(self, plan): ...", BUILDS)
+    full = resolve(written(text))
+    with Pools(preload=PRELOAD) as pools:
+        executor = Executor(implementation=full, description=described(pools, full), pools=pools)
+        verdicts = executor.execute(CASE).verdicts
+
+    assert [one.message for one in verdicts] == ["MOST_RANKS is 3"]
+
+
+BUILDS = """    def build(self, plan):
+        import engine_beside
+
+        raise ValueError(f"MOST_RANKS is {engine_beside.MOST_RANKS}")
+"""
+CASE = Case(
+    model=Model(width=1, stages=(Stage(blocks=(blocks.Linear(),)),)),
+    schedule="GPipe",
+    world=World(size=1, pipeline_ranks=(0,)),
+    program=(Train(batch_size=2, num_microbatches=2),),
+)

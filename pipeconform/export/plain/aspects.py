@@ -35,7 +35,7 @@ class Aspect:
     """``output`` or ``loss``: what a run must return."""
     kind: str = "values"
     """``values``, ``around`` an evaluation, inputs that are kept ``alive``, the declared ``table``, operations
-    called ``by hand``, or the end: ``raised``, ``died``, ``waited``."""
+    called ``by hand``, or the end: ``raised``, ``refused`` on some ranks only, ``died``, ``waited``."""
     what: str = ""
     """What is compared, such as ``gradient``; in counts, ``more`` or ``less``."""
     ended: str = ""
@@ -65,6 +65,8 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
         if requirement == "ERR-10":
             raise NotPlainError("a rank that raised closes the pipeline's connections and lives on")
         return Aspect(kind="waited", lives_on=signature != "hang" or case.is_mistaken)
+    if signature == "refused on some ranks only" and case.num_ranks % 2 == 0:  # else one may not know its mistake
+        return Aspect(kind="refused")
     if signature == "replicas differ":
         return Aspect(seen="gradients(stages)", after=("Train",), found="differing(on_pipeline(rank))")
     if signature.endswith((": unclear error", ": accepted")) and any(step.by_hand for step in case.trains):

@@ -118,6 +118,24 @@ SHOWN = {
         "died: SIGABRT",
         status="crashed",
     ),
+    "an error on some ranks only": question_of(
+        case_of("GPipe", (LINEAR,), (LINEAR,), program=(Train(batch_size=3, num_microbatches=2),)),
+        "FWD-24",
+        "refused on some ranks only",
+        status="error",
+    ),
+    "stages refused on some ranks only": question_of(
+        case_of(
+            "Interleaved1F1B",
+            *((LINEAR,),) * 6,
+            v=3,
+            world=World(size=2, pipeline_ranks=(0, 1), placement="v"),
+            program=(SMALL,),
+        ),
+        "ERR-16",
+        "refused on some ranks only",
+        status="error",
+    ),
     "replicas": question_of(
         case_of("GPipe", (LINEAR,), world=ALONE, program=ONCE * 2), "DPC-4", REBUILT, status="error"
     ),
@@ -148,6 +166,16 @@ PipelineStage._compute_outputs = lambda self, *args, module, **kwargs: compute(
     self, *args, module=copy.deepcopy(module), **kwargs
 )
 """
+MENDED_REFUSAL = """
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+
+def refused(self, *args, target=None, losses=None, **kwargs):
+    raise ValueError("the microbatches of a batch must be equally large")
+
+
+PipelineScheduleSingle.step = refused
+"""
 MENDED = {
     "a gradient": MENDED_SCALE,
     "an exception": MENDED_EVAL,
@@ -155,6 +183,7 @@ MENDED = {
     "a buffer": MENDED_DRY_RUN,
     "hooks in a dry run": MENDED_DRY_RUN,
     "deferred weights": MENDED_DRY_RUN,
+    "an error on some ranks only": MENDED_REFUSAL,
 }
 
 
