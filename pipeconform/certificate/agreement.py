@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pipeconform.campaign.pairs import Point, pairwise
+from pipeconform.campaign.pairs import pairwise
 from pipeconform.campaign.together import meetings
 from pipeconform.certificate.contents import JUDGED, RESULT, Contents, case_name
 from pipeconform.certificate.listed import Listed, ListedCell
@@ -149,7 +149,7 @@ def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
         or totals.distinct_cases_several_ranks > totals.distinct_cases
     ):
         yield Doubt(file=RESULT, field="totals", text="more distinct cases than executions, or than cases")
-    reached, possible = _points(expected)
+    reached, possible = expected.points
     merged = len(contents.certificate.run_ids) > 1
     yield from _pairs(() if merged else pairwise(reached, possible), totals, exact=not wrong)
     yield from _together(meetings(reached, possible), totals, exact=not wrong)
@@ -194,13 +194,6 @@ def _may_be(said: Pairs, least: Pairs) -> bool:
         and missing == tuple(sorted(set(missing)))
         and all(part.isprintable() and part for pair in missing for part in pair)
     )
-
-
-def _points(expected: Listed) -> tuple[frozenset[Point], frozenset[Point]]:
-    """The points of the level's cases, and those that cases could have."""
-    reached = frozenset(point for case in expected.cases.values() for point in expected.target.points(case))
-    columns = dict.fromkeys(cell.schedule for cell in expected.cells)
-    return reached, expected.target.reachable(columns)
 
 
 def _about_cells(field: str, text: str) -> Doubt:
