@@ -58,7 +58,8 @@ def picking(draw: st.DrawFn) -> Pick:
             strategy = _sampled(table if isinstance(table, range) else tuple(table), kinds)
         except TypeError:  # an entry cannot be hashed
             strategy = st.sampled_from(table)
-        return draw(strategy)
+        entry: T = draw(strategy)
+        return entry
 
     return pick
 
