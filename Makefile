@@ -92,6 +92,9 @@ NCCL ?=
 gpu-bundle: $(READY)
 	$(BIN)/python -m benchmarks.gpu.bundle $(NCCL)
 
+# What is compiled is kept, whatever the machine says: each worker and each session that tests start would do it anew.
+test test-full: export PYTHONDONTWRITEBYTECODE :=
+
 # Of the long faults a tenth, by the last digit: ten runs of CI, or days, have all. build/flaky.txt has what failed by chance.
 TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell date +%j))
 test: $(READY)

@@ -50,22 +50,29 @@ def _suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 SESSIONS = """
 import contextlib, io, json, os, sys, pytest
+from tests.warm_servers import WarmServers
 answers = sys.stdout
+servers = WarmServers()
 for line in sys.stdin:
     folder, arguments = json.loads(line)
     os.chdir(folder)
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), servers.used():
         code = pytest.main(["-p", "no:cacheprovider", "-q", *arguments])
     print(json.dumps([int(code), shown.getvalue()]), file=answers, flush=True)
+servers.close()
 """
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[subprocess.Popen[str]]:
-    """A process that holds pytest sessions one after another."""
+    """A process that holds pytest sessions one after another, with fork servers that they share."""
     with subprocess.Popen(
-        [sys.executable, "-c", SESSIONS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SESSIONS],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as made:
         yield made
 

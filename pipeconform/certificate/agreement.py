@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from pipeconform.campaign.pairs import Point, pairwise
+from pipeconform.campaign.pairs import pairwise
 from pipeconform.campaign.together import meetings
 from pipeconform.certificate.contents import JUDGED, RESULT, Contents, case_name
 from pipeconform.certificate.listed import Listed, ListedCell
 from pipeconform.certificate.package import Doubt
-from pipeconform.report.result import Cell, Pairs, Result, Totals
+from pipeconform.report.result import Cell, Pairs, Result, Together, Totals
 
 __all__ = ["list_doubts"]
 
@@ -149,13 +149,13 @@ def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
         or totals.distinct_cases_several_ranks > totals.distinct_cases
     ):
         yield Doubt(file=RESULT, field="totals", text="more distinct cases than executions, or than cases")
-    yield from _pairs(contents, expected, totals, exact=not wrong)
-    yield from _together(expected, totals, exact=not wrong)
-
-
-def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool) -> Iterator[Doubt]:
+    reached, possible = expected.points
     merged = len(contents.certificate.run_ids) > 1
-    given = () if merged else tuple(_reached(expected))
+    yield from _pairs(() if merged else pairwise(reached, possible), totals, exact=not wrong)
+    yield from _together(meetings(reached, possible), totals, exact=not wrong)
+
+
+def _pairs(given: tuple[Pairs, ...], totals: Totals, *, exact: bool) -> Iterator[Doubt]:
     if exact and totals.pairs != given:
         yield Doubt(file=RESULT, field="totals.pairs", text="differs from what the level's cases reach")
     if exact:
@@ -172,8 +172,7 @@ def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool)
         )
 
 
-def _together(expected: Listed, totals: Totals, *, exact: bool) -> Iterator[Doubt]:
-    given = meetings(*_points(expected))
+def _together(given: tuple[Together, ...], totals: Totals, *, exact: bool) -> Iterator[Doubt]:
     said = {one.of: one for one in totals.together}
     possible = tuple({*one.under, *one.not_under} for one in given)
     may_be = (
@@ -195,17 +194,6 @@ def _may_be(said: Pairs, least: Pairs) -> bool:
         and missing == tuple(sorted(set(missing)))
         and all(part.isprintable() and part for pair in missing for part in pair)
     )
-
-
-def _reached(expected: Listed) -> Iterable[Pairs]:
-    return pairwise(*_points(expected))
-
-
-def _points(expected: Listed) -> tuple[frozenset[Point], frozenset[Point]]:
-    """The points of the level's cases, and those that cases could have."""
-    reached = frozenset(point for case in expected.cases.values() for point in expected.target.points(case))
-    columns = dict.fromkeys(cell.schedule for cell in expected.cells)
-    return reached, expected.target.reachable(columns)
 
 
 def _about_cells(field: str, text: str) -> Doubt:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from pipeconform.campaign.pairs import Point
 from pipeconform.campaign.target import NotAsked, Target
 from pipeconform.case.any_case import AnyCase
 from pipeconform.certificate.claimed import claims_of, target_in
@@ -75,6 +76,12 @@ class Listed:
     def cases(self) -> dict[str, AnyCase]:
         """All cases, by digest."""
         return {case.digest: case for cell in self.cells for case in cell.cases}
+
+    @functools.cached_property
+    def points(self) -> tuple[frozenset[Point], frozenset[Point]]:
+        """The combinations of properties in the cases, and all that cases could have."""
+        reached = frozenset(point for case in self.cases.values() for point in self.target.points(case))
+        return reached, self.target.reachable(dict.fromkeys(cell.schedule for cell in self.cells))
 
     def under(self, schedules: tuple[str, ...]) -> Listed:
         """The cells under some schedules."""

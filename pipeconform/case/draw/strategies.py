@@ -8,6 +8,7 @@ A *focus* names what a case is about; its subject adds that and little else, so 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -52,6 +53,21 @@ def picking(draw: st.DrawFn) -> Pick:
     """Let Hypothesis choose; shrinks toward the first entry of every table."""
 
     def pick(table: Sequence[T]) -> T:
-        return draw(st.sampled_from(table))
+        kinds = () if isinstance(table, range) else tuple(map(type, table))
+        try:
+            strategy = _sampled(table if isinstance(table, range) else tuple(table), kinds)
+        except TypeError:  # an entry cannot be hashed
+            strategy = st.sampled_from(table)
+        entry: T = draw(strategy)
+        return entry
 
     return pick
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _sampled(table: Sequence[T], kinds: tuple[type, ...]) -> st.SearchStrategy[T]:
+    """One strategy for each table: what Hypothesis finds out about a new one takes longer than drawing from it.
+
+    Ranges stay ranges, and `kinds` tells 1 from True: what is drawn depends on which tables Hypothesis takes for equal.
+    """
+    return st.sampled_from(table)

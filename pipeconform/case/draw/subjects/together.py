@@ -5,6 +5,7 @@ Which do not, and why, is in `APART`. Replicas and stages that are cut over rank
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -142,13 +143,23 @@ _OF_PARTS = _pairs(
 PAIRS: tuple[Pair, ...] = (*_OF_STAGES, *_OF_REPLICAS, *_OF_PARTS)
 """All pairs that go together."""
 
+# what is the same for every case; finding it out costs more than asking a case for its parts
+_PAIRS: dict[str, list[tuple[frozenset[Focus], Pair]]] = {}
+for _pair in PAIRS:
+    _PAIRS.setdefault(_pair.first.group, []).append((_pair.foci, _pair))
+_PARTS = {
+    group: tuple(dict.fromkeys(one for _, pair in of for one in (pair.first, pair.second)))
+    for group, of in _PAIRS.items()
+}
 
+
+@functools.lru_cache(maxsize=1 << 14)  # asked when a case is drawn, made smaller, counted and checked again
 def pairs_in(case: Case) -> tuple[Pair, ...]:
     """The pairs that a case has."""
     group = group_of(case)
-    ranks = (one for one in RANKS if one.form == group)
-    found = {one.focus for one in (*PARTS, *ranks) if has_part(one, case)} if group != "mistaken" else set()
-    return tuple(pair for pair in PAIRS if pair.first.group == group and pair.foci <= found)
+    parts = _PARTS.get(group, ())
+    found = frozenset(one.focus for one in parts if has_part(one, case))
+    return tuple(pair for foci, pair in _PAIRS.get(group, ()) if foci <= found) if len(found) > 1 else ()
 
 
 def _controls(case: Case) -> Iterator[tuple[str, Case]]:
