@@ -156,21 +156,22 @@ def replayed(expected: Path) -> frozenset[str]:
 def complaints_of(result: dict, *, stored: frozenset[str] = frozenset()) -> frozenset[str]:
     """What a result shows beyond its expectations, and which of the entries with `stored` cases it does not show.
 
-    A violation that one run itself found flaky is none.
+    A violation that one run itself found flaky is none, nor is one that a requirement explains which was judged, too.
     """
+    judged = {cell["requirement"] for cell in result["cells"]}
     shown = {
         f"{cell['requirement']} under {cell['schedule']}: {violation['status']} '{violation['signature']}'"
         for cell in result["cells"]
         for violation in cell["violations"]
-        if violation["confirmed"] and not violation["expected"] and not is_blocked(violation)
+        if violation["confirmed"] and not violation["expected"] and blocker_of(violation) not in judged
     }
     problems = {one for one in problems_of(result) if _is_due(one, stored)}
     return frozenset(shown | problems)
 
 
-def is_blocked(violation: dict) -> bool:
-    """Whether another requirement is to blame, which then has a violation of its own."""
-    return bool((violation.get("control") or {}).get("requirement"))
+def blocker_of(violation: dict) -> str | None:
+    """The requirement that is to blame, if another one is; judged, it has a violation of its own."""
+    return (violation.get("control") or {}).get("requirement") or None
 
 
 def _is_due(problem: str, stored: frozenset[str]) -> bool:

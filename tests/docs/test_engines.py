@@ -35,8 +35,15 @@ def judge(engines, monkeypatch):
     return module
 
 
-def violation(status="failed", signature="a", *, confirmed=True, expected=""):
-    return {"status": status, "signature": signature, "confirmed": confirmed, "expected": expected}
+def violation(status="failed", signature="a", *, confirmed=True, expected="", by=None):
+    control = by and {"requirement": by}
+    return {
+        "status": status,
+        "signature": signature,
+        "confirmed": confirmed,
+        "expected": expected,
+        "control": control,
+    }
 
 
 def result(*violations, problems=None, status="failed"):
@@ -60,6 +67,12 @@ def test_a_complaint_is_what_is_confirmed_and_not_expected(judge):
         "FWD-1 under GPipe: failed 'unknown'",
         "toy.toml:9: expired on 2026-01-01: mend FWD-1",
     }
+
+
+def test_a_violation_that_another_requirement_explains_is_a_complaint_unless_that_one_is_judged(judge):
+    """The one that is judged has a violation of its own; the other one, nobody has asked."""
+    assert judge.complaints_of(result(violation(by="FWD-1"))) == frozenset()
+    assert judge.complaints_of(result(violation(by="TRN-3"))) == {"FWD-1 under GPipe: failed 'a'"}
 
 
 def test_an_expectation_that_the_drawn_cases_do_not_show_is_told_and_no_complaint(judge):
