@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from pipeconform.case import limits
-from pipeconform.case.strict import Strict
+from pipeconform.case.strict import Strict, defaults_of
 from pipeconform.errors import BadCaseError
 from pipeconform.reading import decoded_json
 from pipeconform.wrapper import WrapOptions
@@ -237,7 +237,7 @@ def _unusual(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_unusual(one) for one in value]
     if isinstance(value, Strict):
-        usual = {field.name: field.default for field in structs.fields(value)}
+        usual = defaults_of(type(value))
     elif is_dataclass(value) and not isinstance(value, type):
         usual = {field.name: field.default for field in fields(value)}
     else:

@@ -71,7 +71,9 @@ def test_the_skeleton_meets_what_it_claims_and_a_run_leaves_nothing_but_its_resu
     temporary.mkdir()
     assert here("init", "mine.py").returncode == 0
     before = set(tmp_path.iterdir())
-    done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL, TMPDIR=str(temporary))
+    # what Python compiles of an adapter it keeps beside it, unless told otherwise
+    environment = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL, **environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-4:] == [

@@ -56,6 +56,14 @@ def test_what_another_violation_blocks_counts(gathered, blocked):
     assert gathered(elsewhere).is_not_met(blocked)
 
 
+@pytest.fixture
+def servers(warm_servers):
+    """Runs share fork servers: what starts and ends is not what they are about."""
+    with warm_servers.used():
+        yield
+
+
+@pytest.mark.usefixtures("servers")
 def test_a_run_stops_at_a_blocked_requirement_and_the_next_one_judges_it_again(tmp_path):
     text = skeleton(name="wrong.py")
     assert WRONG[0] in text

@@ -46,8 +46,11 @@ def folder(tmp_path):
         pytest.param("1", ["--impl", "torch-ddp", "--requirements", "FWD-1"], "FWD-1", marks=tenths.mark),
     ],
 )
-def test_workers_refuse_in_the_words_of_one_process_and_leave_nothing(folder, typed, workers, asked, words):
-    code, out, err = typed("run", *SMALL, *asked)
+def test_workers_refuse_in_the_words_of_one_process_and_leave_nothing(
+    folder, typed, warm_servers, workers, asked, words
+):
+    with warm_servers.used():  # the processes that this is about are those of the run with workers
+        code, out, err = typed("run", *SMALL, *asked)
     temporary = folder / "temporary"
     temporary.mkdir()
     again, said = run(folder, *asked, "-n", workers, TMPDIR=str(temporary))

@@ -6,10 +6,12 @@ microbatches, special features, samples, and the sizes of tensors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case
@@ -21,6 +23,7 @@ from pipeconform.case.simpler.contents import (
     smaller_tensors,
 )
 from pipeconform.case.simpler.sizes import fewer_microbatches, fewer_processes, fewer_samples, fewer_stages
+from pipeconform.case.strict import defaults_of
 
 __all__ = ["PARTS", "leaps", "simpler", "weight"]
 
@@ -55,15 +58,22 @@ _LEAPS: tuple[tuple[bool, frozenset[Part]], ...] = (
 def weight(case: Case) -> tuple[int, ...]:
     """The sort key of simplicity: the smaller, the simpler the case."""
     runs = case.runs
-    told = (case.model, case.loss, case.program, case.optimizer, case.world)
+    stages = case.model.stages
+    told = (
+        structs.replace(case.model, stages=()),
+        *stages,
+        case.loss,
+        *case.program,
+        case.optimizer,
+        case.world,
+    )
     return (
         case.world.size,
-        len(case.model.stages),
+        len(stages),
         len(runs),
         len(case.program),
         sum(run.num_microbatches for run in runs),
-        sum(_leaves(msgspec.to_builtins(one)) for one in told)
-        + sum(isinstance(block, _COSTLY) for block in case.blocks()),
+        sum(map(_told, told)) + sum(isinstance(block, _COSTLY) for block in case.blocks()),
         sum(run.batch_size for run in runs),
         case.model.sequence + case.model.width,
         case.seed,
@@ -102,8 +112,17 @@ def _has_values(one: Case, case: Case) -> bool:
     return one.model.width >= min(_SEVERAL, case.model.width)
 
 
+@functools.lru_cache(maxsize=1 << 14)  # most parts of a candidate are those of the case that it was made from
+def _told(part: msgspec.Struct | None) -> int:
+    """The number of values to read in a part of a case: those that differ from their defaults, and tags."""
+    return _leaves(part)
+
+
 def _leaves(value: Any) -> int:
-    """The number of values to read."""
-    if isinstance(value, dict):
-        return sum(map(_leaves, value.values()))
-    return sum(map(_leaves, value)) if isinstance(value, list | tuple) else 1
+    if isinstance(value, tuple):
+        return sum(map(_leaves, value))
+    if not isinstance(value, msgspec.Struct):
+        return 1
+    own = ((getattr(value, name), usual) for name, usual in defaults_of(type(value)).items())
+    tagged = value.__struct_config__.tag is not None
+    return tagged + sum(_leaves(one) for one, usual in own if one != usual)

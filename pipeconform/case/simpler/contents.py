@@ -14,6 +14,7 @@ from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Case, Eval, LossSpec, Optimize, Stage, Step, Train, Zero
 from pipeconform.case.simpler.scope import MAPS, ORDINARY
 from pipeconform.case.simpler.variant import variant, with_model
+from pipeconform.case.strict import defaults_of
 
 __all__ = ["fewer_blocks", "fewer_features", "fewer_steps", "plainer_values", "smaller_tensors"]
 
@@ -108,23 +109,18 @@ def plainer_values(case: Case) -> Iterator[Case]:
 
 def _usual(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     """The fields that differ from their defaults, with the defaults."""
-    for field in structs.fields(value):
-        usual = field.default
-        if (
-            field.name not in _SIZES
-            and usual is not msgspec.NODEFAULT
-            and getattr(value, field.name) != usual
-        ):
-            yield field.name, usual
+    for name, usual in defaults_of(type(value)).items():
+        if name not in _SIZES and usual is not msgspec.NODEFAULT and getattr(value, name) != usual:
+            yield name, usual
 
 
 def _entries_less(value: msgspec.Struct) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """The fields that are tuples, each without one of its entries."""
-    for field in structs.fields(value):
-        own = getattr(value, field.name)
-        if field.name not in _SIZES and isinstance(own, tuple) and len(own) > 1:
+    for name in defaults_of(type(value)):
+        own = getattr(value, name)
+        if name not in _SIZES and isinstance(own, tuple) and len(own) > 1:
             for i in range(len(own)):
-                yield field.name, (*own[:i], *own[i + 1 :])
+                yield name, (*own[:i], *own[i + 1 :])
 
 
 def _unclassified(case: Case) -> Iterator[Case]:

@@ -5,6 +5,7 @@ A subject may come into a case when something is taken out of it, such as accumu
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import msgspec
@@ -50,6 +51,7 @@ def _kept(judgement, corpus: Corpus, case: Case):
     return lambda one: judgement.applies(one) and allowed(one)
 
 
+@functools.cache
 def _walk(corpus: Corpus, case: Case) -> list[tuple[Case, Case]]:
     """Leaps, and cases on a way of single cuts that takes the last of the first few; each with where it began."""
     allowed = _allowed(corpus, case)
