@@ -274,7 +274,8 @@ def test_pictures_stand_out_from_what_is_behind_them(opened, large, look):
             return Array.from(pen.getImageData(0, 0, 1, 1).data);
           };
           const bright = css => {
-            const [r, g, b] = read(css).map(x => x / 255).map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+            const linear = x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+            const [r, g, b] = read(css).map(x => linear(x / 255));
             return 0.2126 * r + 0.7152 * g + 0.0722 * b;
           };
           const behind = e => {
@@ -282,10 +283,11 @@ def test_pictures_stand_out_from_what_is_behind_them(opened, large, look):
             return getComputedStyle(e).backgroundColor;
           };
           const contrast = e => {
-            const [low, high] = [bright(getComputedStyle(e).fill), bright(behind(e.closest("svg")))].sort((a, b) => a - b);
-            return (high + 0.05) / (low + 0.05);
+            const [a, b] = [bright(getComputedStyle(e).fill), bright(behind(e.closest("svg")))];
+            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
           };
-          const all = pattern => Array.from(document.querySelectorAll(pattern), e => [e.getAttribute("class") ?? "", contrast(e)]);
+          const all = pattern =>
+            Array.from(document.querySelectorAll(pattern), e => [e.getAttribute("class") ?? "", contrast(e)]);
           return {squares: all("#chapters svg .square"), words: all("svg.waiting text")};
         }"""
     )
