@@ -153,7 +153,7 @@ def explain(requirements: tuple[str, ...], file: Path, result: Path) -> None:
     entries = _chosen(read_expectations(file, drafts=True), requirements, None)
     found = read_result(result) if result.exists() else None
     today = datetime.datetime.now(datetime.UTC).date()
-    say("\n\n".join(explained(entry, today=today, result=found) for entry in entries))
+    say("\n\n".join(explained(entry, today=today, result=found, where=result) for entry in entries))
 
 
 def _chosen(

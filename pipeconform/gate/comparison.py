@@ -13,7 +13,7 @@ from pipeconform.gate.comparison_causes import CauseChange, cause_changes
 from pipeconform.report.cause_text import replay_line
 from pipeconform.report.causes import Known
 from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
-from pipeconform.report.result import Cell, Result
+from pipeconform.report.result import Cell, Result, Violation
 from pipeconform.report.side import Side, only_torch_changed, side_of
 
 __all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "compare"]
@@ -94,7 +94,7 @@ def compare(
     unchanged = still = 0
     cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
-        pair = _Pair(old, new, before, after, key, cells, where=new_file, by_torch=by_torch)
+        pair = _Pair(old, new, before, after, key, cells, files=files, by_torch=by_torch)
         found = list(pair.changes())
         changes += found
         unchanged += not found
@@ -121,11 +121,11 @@ class _Pair:
         key: Key,
         cells: Changes,
         *,
-        where: Path | None,
+        files: tuple[Path, Path] | None,
         by_torch: bool,
     ) -> None:
         self.old, self.new, self.before, self.after, self.cells = old, new, before, after, cells
-        self.where, self.by_torch = where, by_torch
+        self.files, self.by_torch = files, by_torch
         self.requirement, self.schedule, self.variant = key
 
     def changes(self) -> Iterator[Change]:
@@ -205,8 +205,14 @@ class _Pair:
             violation="" if violation is None else violation.id,
             replay=""
             if violation is None or change.kind == "fixed"
-            else replay_line(violation, where=self.where),
+            else replay_line(violation, where=self._file_with(violation)),
         )
+
+    def _file_with(self, violation: Violation) -> Path | None:
+        """The file whose result has the violation: the old one's if the new result does not show it."""
+        if self.files is None:
+            return None
+        return self.files[self.after is not None and violation in self.after.violations]
 
     def _cause(self) -> Cause:
         """``rules`` if the requirement changed, or the standard, which then draws other cases."""

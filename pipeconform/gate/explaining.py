@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 from pipeconform.gate.expectations import Expectation
 from pipeconform.gate.proposal import covers
@@ -16,7 +17,9 @@ __all__ = ["explained"]
 _COLUMN = 10
 
 
-def explained(entry: Expectation, *, today: datetime.date, result: Result | None = None) -> str:
+def explained(
+    entry: Expectation, *, today: datetime.date, result: Result | None = None, where: Path | None = None
+) -> str:
     """An entry in words: what is expected and where, who says why, and what to do next."""
     title = any_requirement(entry.requirement).title
     rows = {
@@ -29,7 +32,7 @@ def explained(entry: Expectation, *, today: datetime.date, result: Result | None
         "expires": "" if "expires" in entry.lacking else _expiry(entry, today),
         "cases": ", ".join(one.path for one in entry.stored),
         "shows": "; ".join(dict.fromkeys(one.text for one in entry.stored if one.text)),
-        "result": "" if result is None else _shown(entry, result),
+        "result": "" if result is None else _of(result, where) + _shown(entry, result),
         "next": _next(entry, today),
     }
     head = f"{entry.label}: {entry.requirement} {title}"
@@ -49,6 +52,11 @@ def _expiry(entry: Expectation, today: datetime.date) -> str:
     if days < 0:
         return f"{entry.expires}, {plural(-days, 'day')} ago: the entry fails every run"
     return f"{entry.expires}, in {plural(days, 'day')}"
+
+
+def _of(result: Result, where: Path | None) -> str:
+    """Which result is meant: the last one may be of another implementation."""
+    return "" if where is None else f"{where} ({result.implementation.reference}) "
 
 
 def _shown(entry: Expectation, result: Result) -> str:

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from pipeconform.report.result import read_result, write_result
+from pipeconform.report.result import Control, read_result, write_result
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -37,6 +37,25 @@ def test_the_command_that_replays_names_the_result_unless_it_is_at_its_default_p
 
     write_result(read_result(tmp_path / "bad"), tmp_path / "pipeconform-results/result.json")
     assert f"      {line}\n" in typed("compare", "good", "pipeconform-results")[1]
+
+
+def test_what_is_no_longer_shown_is_replayed_from_the_old_result(typed, make, tmp_path):
+    """The new one does not have its case."""
+    control = Control(digest="d", requirement="TRN-3", status="failed", signature="scale")
+    blocked = make.violation("TRN-4", "GPipe", control=control)
+    wrong = make.violation("TRN-3", "GPipe", signature="scale")
+    old = make.result(
+        make.cell("TRN-3", "GPipe", wrong), make.cell("TRN-4", "GPipe", blocked, status="blocked")
+    )
+    write_result(old, tmp_path / "old/result.json")
+    write_result(
+        make.result(make.cell("TRN-3", "GPipe"), make.cell("TRN-4", "GPipe")), tmp_path / "new/result.json"
+    )
+
+    code, out, _ = typed("compare", "old", "new")
+
+    assert code == 0
+    assert "pipeconform replay TRN-4:GPipe:default:1f3a --impl torch --result old/result.json\n" in out
 
 
 def test_json_is_the_only_thing_on_standard_output(typed, files):

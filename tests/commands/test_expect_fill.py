@@ -110,4 +110,4 @@ def test_what_cannot_be_filled_in_or_explained_is_said_in_one_line(typed, propos
 def test_an_explanation_says_whether_the_result_shows_the_failure(typed, proposed):
     out = typed("expect", "explain", "TRN-4", "--result", "result.json")[1]
 
-    assert "  result    shows it: TRN-4:GPipe:default:1f3a" in out.splitlines()
+    assert "  result    result.json (torch) shows it: TRN-4:GPipe:default:1f3a" in out.splitlines()

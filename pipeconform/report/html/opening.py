@@ -143,7 +143,7 @@ def _remarks(result: Result, causes: Sequence[Cause]) -> Iterator[str]:
     if void:
         yield f"nothing was compared for {_listed(sorted(void))}"
     if result.run.selection:
-        yield f"only a selection was judged: {result.run.selection}"
+        yield "only a selection was judged: " + ", ".join(result.run.selection.split(","))
 
 
 def _conformant(levels: Sequence[LevelStanding]) -> str:

@@ -31,13 +31,33 @@ ARGUMENTS = [
 PATIENCE = 120_000  # ms; a machine may be busy, and nothing is concluded from a wait
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-SIZES = [pytest.param(WIDE, id="wide"), pytest.param(PHONE, id="phone")]
+LOOKS = [
+    pytest.param({"viewport": size, "color_scheme": scheme}, id=f"{name}-{scheme}")
+    for name, size in (("wide", WIDE), ("phone", PHONE))
+    for scheme in ("light", "dark")
+]
+"""What a page is opened with: both sizes in both colour schemes."""
 
 
 def settled(tab):
     """Wait until a filter has been applied: it is at the next frame but one."""
     tab.wait_for_timeout(200)
     tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def box(found):
+    return found.evaluate("e => e.getBoundingClientRect().toJSON()")
+
+
+def in_sight(found):
+    """Whether an element is wholly inside the window as it is scrolled."""
+    place, size = box(found), found.page.viewport_size
+    return (
+        place["top"] >= 0
+        and place["left"] >= 0
+        and place["bottom"] <= size["height"]
+        and place["right"] <= size["width"]
+    )
 
 
 def axe(tab):

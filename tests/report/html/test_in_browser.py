@@ -11,7 +11,7 @@ from pipeconform.campaign.status import status_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Stage
 from pipeconform.report.result import Implementation
-from tests.report.html.chromium import IN_CHROMIUM, SIZES, axe, settled
+from tests.report.html.chromium import IN_CHROMIUM, LOOKS, axe, settled
 
 pytestmark = IN_CHROMIUM
 
@@ -161,8 +161,8 @@ def test_a_failing_cell_leads_to_its_violation_opened(opened, result):
     assert article.get_by_text("✗ here").first.is_visible()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size):
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, look):
     """Also a cell with several violations, or with expected or flaky ones: what it leads to shows its own status."""
     pairs = {
         "GPipe": ("failed", "hung"),
@@ -189,7 +189,7 @@ def test_a_cell_and_the_card_that_it_leads_to_have_one_status(opened, make, size
     expected = make.violation("FWD-2", "GPipe", expected="known.toml:1")
     flaky = make.violation("FWD-2", "1F1B", confirmed=False)
     cells += [make.cell("FWD-2", "GPipe", expected), make.cell("FWD-2", "1F1B", flaky, status="flaky")]
-    tab = opened(make.result(*cells), viewport=size)
+    tab = opened(make.result(*cells), **look)
     statuses = {
         (cell.requirement, cell.schedule): cell.status for cell in cells if cell.requirement != "FWD-2"
     }

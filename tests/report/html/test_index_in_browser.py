@@ -6,7 +6,7 @@ import pytest
 
 from pipeconform.commands.report import write_index
 from pipeconform.report.result import write_result
-from tests.report.html.chromium import IN_CHROMIUM, SIZES, axe, settled
+from tests.report.html.chromium import IN_CHROMIUM, LOOKS, axe, in_sight, settled
 
 pytestmark = IN_CHROMIUM
 
@@ -45,9 +45,9 @@ def columns(tab):
     )
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_filter_narrows_and_clearing_brings_all_back(shown, site, size):
-    tab = shown(site / "index.html", viewport=size)
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_filter_narrows_and_clearing_brings_all_back(shown, site, look):
+    tab = shown(site / "index.html", **look)
 
     def chosen(**wanted):
         for name, value in wanted.items():
@@ -91,18 +91,18 @@ def test_without_javascript_all_results_are_there(shown, site):
     assert tab.locator(".index").get_by_role("link", name="1.0").is_visible()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_link_leads_to_a_page_that_opens(shown, site, size):
-    tab = shown(site / "index.html", viewport=size)
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_link_leads_to_a_page_that_opens(shown, site, look):
+    tab = shown(site / "index.html", **look)
     for name, heading in (("1.0", "toy 1.0"), ("history", "toy, 1.0 to 2.0")):
         tab.locator(".index").get_by_role("link", name=name, exact=True).click()
         tab.get_by_role("heading", level=1, name=heading).wait_for()
         tab.go_back()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_history_shows_its_verdict_its_changes_and_behind_a_row_the_violations(shown, site, size):
-    tab = shown(site / "history-toy.html", viewport=size)
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_history_shows_its_verdict_its_changes_and_behind_a_row_the_violations(shown, site, look):
+    tab = shown(site / "history-toy.html", **look)
     heads = tab.locator(".matrix thead th").all_inner_texts()
     cells = tab.locator(".matrix tbody tr").first.locator("th, td").all_inner_texts()
     fold = tab.locator("details[id='TRN-1']")
@@ -110,7 +110,7 @@ def test_a_history_shows_its_verdict_its_changes_and_behind_a_row_the_violations
     assert " ".join(tab.locator(".verdict").inner_text().split()) == (
         "✓ 2.0: Meets all 2 judged requirements since 1.0: 0 broken, 1 mended"
     )
-    assert inside(tab.locator(".verdict"), size)
+    assert in_sight(tab.locator(".verdict"))
     assert [" ".join(one.split()) for one in heads] == [
         "Requirement",
         "1.0 2026-01-02 03:04 UTC",
@@ -125,23 +125,12 @@ def test_a_history_shows_its_verdict_its_changes_and_behind_a_row_the_violations
     ]
     story = tab.locator(".matrix td.story").first
     story.scroll_into_view_if_needed()
-    assert inside(story, size)
+    assert in_sight(story)
 
     assert not fold.get_by_text("GPipe: failed, gradient value").is_visible()
     tab.locator(".matrix").get_by_role("link", name="TRN-1").click()
     fold.get_by_text("GPipe: failed, gradient value").wait_for(state="visible")
-    assert inside(fold, size)
-
-
-def inside(found, size):
-    """Whether an element lies inside the window as it is scrolled."""
-    place = found.evaluate("e => e.getBoundingClientRect().toJSON()")
-    return (
-        place["top"] >= 0
-        and place["left"] >= 0
-        and place["bottom"] <= size["height"]
-        and place["right"] <= size["width"]
-    )
+    assert in_sight(fold)
 
 
 def test_a_link_to_a_requirement_of_a_history_opens_it(shown, site):
@@ -150,11 +139,10 @@ def test_a_link_to_a_requirement_of_a_history_opens_it(shown, site):
     assert tab.get_by_text("GPipe: failed, gradient value").is_visible()
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", ["index.html", "history-toy.html"])
-def test_axe_finds_nothing_and_the_page_fits(shown, site, size, scheme, name):
-    tab = shown(site / name, viewport=size, color_scheme=scheme)
+def test_axe_finds_nothing_and_the_page_fits(shown, site, look, name):
+    tab = shown(site / name, **look)
 
-    assert tab.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= look["viewport"]["width"]
     assert axe(tab) == []

@@ -150,3 +150,11 @@ def test_what_is_not_claimed_is_counted(opening, make):
 
     assert found.unclaimed == "2 requirements are not claimed"
     assert found.tally == (("met", "met", 1), ("not_claimed", "not claimed", 2))
+
+
+def test_what_was_selected_is_told_as_words(opening, make):
+    result = make.result(make.cell("FWD-1", "GPipe"))
+
+    found = opening(make.changed(result, run=make.changed(result.run, selection="FWD-1,TRN-3")))
+
+    assert found.remarks == ("only a selection was judged: FWD-1, TRN-3",)
