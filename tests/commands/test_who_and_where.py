@@ -61,3 +61,37 @@ def test_replay_asks_who_is_to_blame_in_chapter_err_too(typed) -> None:
     assert code == 3
     assert "REPRODUCED" not in out
     assert "fix run() in the adapter's file, line " in err
+
+
+TOP = "import no_such_engine\n\n\nclass Adapter: ...\n"
+INSIDE = """
+from pipeconform.reference_impl.adapter import ReferenceAdapter
+
+
+class Adapter(ReferenceAdapter):
+    def build(self, plan):
+        import no_such_engine
+"""
+CALLED = INSIDE.replace("build(self, plan)", "build(self, plan, options)")
+UNKNOWN = INSIDE.replace("build(self, plan)", "describe(self)")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (TOP, 2, "No module named 'no_such_engine' (mine.py, line 1)"),
+        (UNKNOWN, 2, "No module named 'no_such_engine' (mine.py, line 7)"),
+        (CALLED, 3, "Adapter.build(plan, options) is called as build(plan)"),
+        (INSIDE, 3, "mine.py, line 7, in build"),
+    ],
+)
+def test_a_mistake_ends_with_2_where_the_adapter_cannot_be_had_and_with_3_where_it_does_not_work(
+    typed, text, code, said
+) -> None:
+    """As docs/exit-codes.md says; never with 1, which is a verdict."""
+    Path("mine.py").write_text(text, "utf-8")
+    ended, out, err = typed("run", "--impl", "mine.py:Adapter", "--requirements", "TRN-1", *SMALLEST)
+
+    assert ended == code
+    assert said in out + err
+    assert "violates" not in out

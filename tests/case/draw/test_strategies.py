@@ -5,10 +5,12 @@ import sys
 from collections import Counter
 
 import pytest
+from hypothesis import strategies as st
 
 from pipeconform.adapter import BoundaryClaim, Capabilities, ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Train, Zero
+from pipeconform.case.draw import strategies
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.registry import MISTAKEN
 from pipeconform.case.draw.strategies import cases
@@ -45,6 +47,19 @@ def test_every_requirement_has_examples_in_the_smallest_corpus(identifier) -> No
             served += sum(found)
 
     assert served >= 4
+
+
+def test_tables_that_are_known_are_drawn_from_as_if_they_were_new(monkeypatch) -> None:
+    """Hypothesis repeats parts of earlier cases, and finds them by what it takes for the same table."""
+
+    def anew():
+        drawn.cache_clear()
+        return [_corpus(*pair) for pair in CLAIMED[::9]]
+
+    known = anew()
+    monkeypatch.setattr(strategies, "picking", lambda draw: lambda table: draw(st.sampled_from(table)))
+
+    assert anew() == known
 
 
 def test_every_case_about_uneven_batches_has_one() -> None:
@@ -116,6 +131,35 @@ def test_only_what_is_claimed_is_drawn() -> None:
     assert all(case.world.size == case.num_ranks for case in found)
     planned = [case for case in found if case.world.misplan is None]  # a wrong plan has a stage too many
     assert all(run.num_microbatches >= case.num_stages for case in planned for run in case.runs)
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        ({"min_microbatches": 3}, lambda case: 3),
+        ({"min_microbatches_per_rank": 2}, lambda case: 2 * case.num_ranks),
+        ({"min_microbatches": 5, "min_microbatches_per_rank": 2}, lambda case: max(5, 2 * case.num_ranks)),
+    ],
+    ids=["m", "m / p", "both"],
+)
+def test_no_case_has_fewer_microbatches_than_are_claimed(least, expected) -> None:
+    """But for those at the edges of a claim, which also look at what is outside of it."""
+    claim = ScheduleClaim(name="own", max_ranks=3, **least)
+    claimed = Capabilities(schedules=(claim,), features=EVERYTHING.features)
+    limits = Limits(capabilities=claimed)
+    foci = [focus for focus in Focus if is_claimed(focus, claim, claimed) and focus not in MISTAKEN]
+    found = [
+        case
+        for focus in foci
+        if focus is not Focus.EDGE and reachable(limits, claim, focus)
+        for case in _corpus(claim, focus, limits=limits, size=3)
+    ]
+    edges = _corpus(claim, Focus.EDGE, limits=limits)
+
+    assert len(found) > 50
+    assert {case.num_ranks for case in found} >= {1, 2, 3}
+    assert all(run.num_microbatches >= expected(case) for case in found for run in case.runs)
+    assert any(run.num_microbatches < expected(case) for case in edges for run in case.runs)
 
 
 def test_what_is_not_claimed_cannot_be_drawn() -> None:

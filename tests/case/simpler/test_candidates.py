@@ -80,6 +80,22 @@ def test_candidates_are_claimed_and_simpler_than_what_they_were_made_from(focus:
                     )
 
 
+def _read(value) -> int:
+    """The number of values in what is written of a part."""
+    if isinstance(value, dict):
+        return sum(map(_read, value.values()))
+    return sum(map(_read, value)) if isinstance(value, list | tuple) else 1
+
+
+@pytest.mark.parametrize("focus", Focus)
+def test_what_is_written_of_a_case_is_what_is_read_of_it(focus: Focus) -> None:
+    for corpus in _corpora(focus):
+        for case in drawn(corpus):
+            told = (case.model, case.loss, case.program, case.optimizer, case.world)
+            costly = sum(isinstance(block, Mlp | Attention) for block in case.blocks())
+            assert weight(case)[5] == sum(_read(msgspec.to_builtins(part)) for part in told) + costly
+
+
 def test_parts_of_cut_maps_stay_equal() -> None:
     """Torch's case of DPC-7 became one of width 1 in two parts, of which DTensor, without a pipeline, replicates the
     gradient; so the reference, and any mended engine, violated DPC-7 too."""
