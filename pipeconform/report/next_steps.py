@@ -149,6 +149,12 @@ STEPS: tuple[Step, ...] = (
         signature="evaluation in training mode", advice="call module.eval() on every stage before evaluating"
     ),
     Step(signature="outputs kept", advice="drop references to outputs when the step has returned them"),
+    Step(
+        signature="more bytes than needed",
+        said="is no neighbour",
+        advice="send a stage's output to the rank that owns the next stage, and its input's gradient to the one that "
+        "owns the stage before",
+    ),
     Step(signature="another group", advice="give every operation the group of plan.ranks.pipeline_group"),
     Step(
         signature="synchronised (too early|more than once)",

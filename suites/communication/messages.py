@@ -232,8 +232,11 @@ def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
         for (rank, other), num_bytes in sent.items():
             most = allowed[rank, other] + DESCRIPTION_BYTES * max(tensors[rank, other], 1)
             if num_bytes > most:
-                text = (
-                    f"rank {rank} sends rank {other} {num_bytes} bytes; what crosses between their stages in this "
+                text = f"rank {rank} sends rank {other} {num_bytes} bytes"
+                text += (
+                    f", and rank {other} is no neighbour of rank {rank}: nothing crosses between their stages"
+                    if not tensors[rank, other] and not tensors[other, rank]
+                    else "; what crosses between their stages in this "
                     f"direction has {allowed[rank, other]} bytes in {plural(tensors[rank, other], 'tensor')}, which "
                     f"makes {most} with {DESCRIPTION_BYTES} for each of them"
                 )

@@ -15,6 +15,7 @@ import pytest
 from pipeconform.commands.init import skeleton
 from pipeconform.gate.expectations import read_expectations
 from tests.docs.pages import blocks, shell
+from tests.report.html.chromium import IN_CHROMIUM, LOOKS
 
 WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
 
@@ -212,6 +213,26 @@ def test_the_search_works_in_pages_that_are_opened_as_files(site, tmp_path):
 
     assert re.search(r">\s*[1-9]\d* matching documents", done.stdout)
     assert "learn/schedules.html" in done.stdout
+
+
+@pytest.mark.xdist_group("site")
+@pytest.mark.parametrize("look", [pytest.param(*one.values, id=one.id, marks=IN_CHROMIUM) for one in LOOKS])
+def test_the_site_has_sections_and_a_dark_mode_that_follows_the_system(site, browser, look):
+    page = browser.new_page(**look)
+    page.goto((site / "learn/schedules.html").as_uri())
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    width = page.evaluate("document.documentElement.scrollWidth")
+    sections = page.locator(".md-nav--primary > .md-nav__list > .md-nav__item")
+    titles = [
+        " ".join(one.locator(":scope > :is(a, label, div) .md-ellipsis").first.text_content().split())
+        for one in sections.all()
+    ]
+    page.close()
+    brightness = sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
+
+    assert titles == ["Home", "Learn", "Use", "Reference", "Findings", "Project"]
+    assert width <= look["viewport"]["width"]
+    assert brightness < 80 if look["color_scheme"] == "dark" else brightness > 220
 
 
 @pytest.mark.slow

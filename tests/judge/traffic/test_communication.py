@@ -149,3 +149,15 @@ def test_bytes_are_counted_per_step_and_direction() -> None:
             "tensor, which makes 1028 with 1024 for each of them",
         )
     ]
+
+
+def test_a_rank_that_is_no_neighbour_is_called_so() -> None:
+    once = recorded("S1", "R0 S2", "R1")
+    assert told(no_more_than_needed(once)) == []
+
+    shown = structs.replace(once.shown[0], traffic=traffic("S1 " + "S2 " * 257, ranks=3))
+    (found,) = told(no_more_than_needed(replace(once, shown=(shown, *once.shown[1:]))))
+    assert found == (
+        "more bytes than needed",
+        "rank 0 sends rank 2 1028 bytes, and rank 2 is no neighbour of rank 0: nothing crosses between their stages",
+    )
