@@ -31,7 +31,8 @@ def place():
     import torch
     import torch.distributed as dist
 
-    return dist.get_rank(), torch.device("testdev", dist.get_rank())
+    # not the device of the rank's number: another process of this host may have that one
+    return dist.get_rank(), torch.device("testdev", torch.accelerator.current_device_index())
 
 
 def both_receive_and_read():

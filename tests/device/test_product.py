@@ -222,7 +222,7 @@ def test_a_group_that_flushes_is_aborted_after_an_error(on_ranks) -> None:  # ty
 
         from pipeconform.execute.groups import _end_after_error, is_there
 
-        device = torch.device("testdev", dist.get_rank())
+        device = torch.device("testdev", torch.accelerator.current_device_index())
         group = dist.new_group([0, 1])
         value = torch.ones(1, device=device)
         dist.all_reduce(value, group=group)
