@@ -95,7 +95,7 @@ gpu-bundle: $(READY)
 # What is compiled is kept, whatever the machine says: each worker and each session that tests start would do it anew.
 test test-full: export PYTHONDONTWRITEBYTECODE :=
 
-# Of the long faults a tenth, by the last digit: ten runs of CI, or days, have all. build/flaky.txt has what failed by chance.
+# Of the long tests that are many of a kind a tenth, by the last digit: ten runs of CI, or days, have all. build/flaky.txt has what failed by chance.
 TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell date +%j))
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --tenth $(TENTH) --ask-again build/flaky.txt tests

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import pytest
 
-__all__ = ["mark", "take"]
+__all__ = ["long", "mark", "take"]
 
 mark = (pytest.mark.slow, pytest.mark.in_tenths)
 """What such a test is marked with."""
+_TestT = TypeVar("_TestT", bound=Callable[..., object])
+
+
+def long(test: _TestT) -> _TestT:
+    """A test that takes seconds of processor time and whose subject quicker tests are about, too."""
+    for one in mark:
+        test = one(test)
+    return test
 
 
 def tenth_of(name: str) -> int:

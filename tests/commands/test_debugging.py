@@ -15,6 +15,7 @@ import pytest
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, encode_case
+from tests import tenths
 
 ENGINE = Path(__file__).with_name("stopping_engine.py")
 PROMPT = "(Pdb, rank 1) "
@@ -116,6 +117,7 @@ def test_a_breakpoint_stops_one_rank_and_the_others_wait_for_its_user(terminal) 
     assert one.survivors() == []
 
 
+@tenths.long
 def test_where_a_rank_raises_its_variables_can_be_seen(terminal) -> None:
     one = terminal("Raises")
 
@@ -130,6 +132,7 @@ def test_where_a_rank_raises_its_variables_can_be_seen(terminal) -> None:
     assert one.survivors() == []
 
 
+@tenths.long
 def test_a_debugger_that_was_closed_stays_closed(terminal) -> None:
     one = terminal("Stops")
     one.until(PROMPT)

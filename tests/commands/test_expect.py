@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.commands.init import skeleton
+from tests import tenths
 from tests.command_line import type_in
 
 pytestmark = pytest.mark.xdist_group("commands/expect")  # they share a run
@@ -126,6 +127,7 @@ def test_a_date_that_is_none_is_refused(folder):
     )
 
 
+@tenths.long
 def test_pytest_takes_the_file_too(folder):
     done = subprocess.run(
         [

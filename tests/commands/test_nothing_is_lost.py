@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pipeconform.report.result import read_result
+from tests import tenths
 from tests.small_disk import on_a_disk_of
 
 SMALL = ("--schedules", "GPipe", "--requirements", "FWD-1,FWD-3", "--ranks", "1-2", "--examples", "3")
@@ -55,6 +56,7 @@ def run(*arguments, cwd, before=(), **environment):
     )
 
 
+@tenths.long
 def test_a_full_disk_costs_neither_verdicts_nor_smallest_cases(tmp_path):
     out, temporary = tmp_path / "out", tmp_path / "temporary"
     out.mkdir()

@@ -191,9 +191,8 @@ def left_running(mark: str) -> list[int]:
     ("signum", "options"),
     [
         pytest.param(signal.SIGINT, [], id="Ctrl-C"),
-        # both parts of it, one process and the signal, are in the other two
         pytest.param(signal.SIGTERM, [], id="SIGTERM", marks=tenths.mark),
-        pytest.param(signal.SIGTERM, ["-n", "2"], id="SIGTERM with workers"),
+        pytest.param(signal.SIGTERM, ["-n", "2"], id="SIGTERM with workers", marks=tenths.mark),
     ],
 )
 def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path, signum, options):

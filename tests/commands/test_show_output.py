@@ -10,6 +10,7 @@ import pytest
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, encode_case
 from pipeconform.cli import main
+from tests import tenths
 
 LOUD = f"{Path(__file__).with_name('loud_engine.py')}:Adapter"
 CASE = Case(
@@ -59,6 +60,7 @@ def test_json_stays_alone_on_standard_output(typed) -> None:
     assert any(line.startswith("[rank1]: a step of ") for line in _said(err))
 
 
+@tenths.long
 def test_workers_show_what_their_ranks_print(capfd, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):

@@ -17,6 +17,7 @@ from pipeconform.export.question import Question
 from pipeconform.ranks.pools import Pools
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.wrapper import WrapOptions
+from tests import tenths
 from tests.export.conftest import Shown
 
 HERE = "pipeconform.reference_impl.faults"
@@ -125,6 +126,7 @@ def test_what_a_wrapper_breaks_is_reproduced(shown: Shown) -> None:
     ]
 
 
+@tenths.long
 def test_a_mistake_in_the_program_s_own_text_is_inconclusive(shown: Shown) -> None:
     def broken(text: str) -> str:
         return text.replace("@breaks(", "undefined_name\n\n\n@breaks(", 1)

@@ -37,12 +37,17 @@ def _executor(pools: Pools, reference: str) -> Executor:
     return Executor(implementation=reference, description=describe(pools, reference), pools=pools)
 
 
+def _file(fault: Fault) -> str:
+    """The file of the suites that states the requirement."""
+    return JUDGEMENTS[fault.requirement].judge.__module__
+
+
 def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tuple[Outcome, ...]]:
     execution = executor.execute(case, observe=JUDGEMENTS[fault.requirement].observe)
     return execution, judge(requirement(fault.requirement), execution, executor)
 
 
-@pytest.mark.parametrize("fault", first_of_each(FAULTS, lambda fault: fault.requirement))
+@pytest.mark.parametrize("fault", first_of_each(FAULTS, _file))
 def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     wrong = _executor(pools, fault.reference)
     seen = []

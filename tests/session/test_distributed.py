@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import tenths
 from tests.command_line import type_in
 
 HERE = Path(__file__).parent
@@ -147,6 +148,7 @@ def test_two_workers_find_what_one_process_finds(serial, tmp_path):
     assert found(shared) == found(alone)
 
 
+@tenths.long
 def test_a_wrappers_requirements_are_shared_among_workers(tmp_path, warm_servers):
     asked = ["--impl", "reference-wrapper", "--requirements", "DPW-1,DPW-5,DPW-14", "--ranks", "1-2"]
     asked += ["--examples", "2", "--profile", "smoke"]

@@ -39,9 +39,9 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("workers", "asked", "words"),
     [
-        ("2", ["--impl", "broken.py:Mine"], "this adapter cannot be imported"),
         ("1", ["--impl", "reference", "--schedules", "Zigzag"], "unknown schedule"),
         # other words that go the same way
+        pytest.param("2", ["--impl", "broken.py:Mine"], "this adapter cannot be imported", marks=tenths.mark),
         pytest.param("1", ["--impl", "reference", "--device", "cuda"], "cuda device", marks=tenths.mark),
         pytest.param("1", ["--impl", "torch-ddp", "--requirements", "FWD-1"], "FWD-1", marks=tenths.mark),
     ],
