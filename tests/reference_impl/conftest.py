@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.ranks.pools import Pools
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 _PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "pipeconform.execute.worker",
-    "pipeconform.oracle.full_model",
+    *PRELOAD,  # what a rank imports on first use, DistributedDataParallel above all, every new one would import again
     "pipeconform.reference_impl.adapter",
     "reference_ranks",
+    "replica_ranks",
 )
 
 
