@@ -43,6 +43,32 @@ def test_training_gives_the_numbers_of_the_cpu(on_ranks, switches):
         torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
 
 
+def normalised(device, dtype, parameters):
+    torch.manual_seed(0)
+    weight = torch.randn(4).to(parameters).to(device).requires_grad_()
+    data = torch.randn(2, 4, 3).to(dtype).to(device)
+    found = []
+    for norm in (
+        lambda value: torch.nn.functional.layer_norm(value.transpose(1, 2), (4,), weight),
+        lambda value: torch.nn.functional.group_norm(value, 2, weight),
+        lambda value: torch.nn.functional.batch_norm(value, None, None, weight, training=True),
+    ):
+        value = data.clone().requires_grad_()
+        norm(value).pow(2).sum().backward()
+        found += [value.grad.float().cpu(), weight.grad.float().cpu()]
+    return [one.tolist() for one in found]
+
+
+@pytest.mark.parametrize("parameters", [torch.float16, torch.float32], ids=["alike", "mixed"])
+def test_statistics_of_half_precision_are_kept_as_the_processor_reads_them(on_ranks, parameters):
+    def both():
+        return [normalised(device, torch.float16, parameters) for device in ("testdev", "cpu")]
+
+    ((ours, cpu),) = on_ranks(both, "late").values
+    for one, other in zip(ours, cpu, strict=True):
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
+
+
 def copied_out():
     target = torch.zeros(3, pin_memory=True)
     target.copy_(torch.ones(3, device="testdev"), non_blocking=True)
