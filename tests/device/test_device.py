@@ -55,8 +55,8 @@ def normalised(device, dtype, parameters):
     ):
         value = data.clone().requires_grad_()
         norm(value).pow(2).sum().backward()
-        found += [value.grad.float().cpu(), weight.grad.float().cpu()]
-    return [one.tolist() for one in found]
+        found += [value.grad.float().tolist(), weight.grad.float().tolist()]
+    return found
 
 
 @pytest.mark.parametrize("parameters", [torch.float16, torch.float32], ids=["alike", "mixed"])
@@ -159,6 +159,21 @@ def test_the_generator_is_the_devices_own(on_ranks):
     }
     (same,) = on_ranks(draw).values
     assert same["the CPU's numbers"]
+
+
+def recomputed():
+    value = torch.ones(64, device="testdev", requires_grad=True)
+    dropped = torch.utils.checkpoint.checkpoint(
+        torch.nn.functional.dropout, value, use_reentrant=False, preserve_rng_state=True
+    )
+    (dropped * dropped).sum().backward()
+    return dropped.tolist(), value.grad.tolist()
+
+
+def test_a_recomputation_draws_the_random_numbers_of_the_forward(on_ranks):
+    """torch looks for ``_initialized`` in the device's module, and keeps no state of a device without it."""
+    ((dropped, gradient),) = on_ranks(recomputed, "own-numbers").values
+    assert gradient == [4 * one for one in dropped]
 
 
 def test_without_float64_no_tensor_has_it(on_ranks):
