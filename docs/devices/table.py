@@ -159,7 +159,10 @@ def main() -> None:
     if asked.results:
         cpu, device = map(read_result, asked.results)
         # what was kept of cells that these runs did not judge stays
-        kept[cpu.implementation.name] = {**kept.get(cpu.implementation.name, {}), **pairs(cpu, device, shared=asked.shared)}
+        kept[cpu.implementation.name] = {
+            **kept.get(cpu.implementation.name, {}),
+            **pairs(cpu, device, shared=asked.shared),
+        }
         KEPT.write_text("\n".join(_lines(kept)), "utf-8")
     PAGE.write_text(page_with(PAGE.read_text("utf-8"), table(kept, explained())), "utf-8")
     for one in unexplained(kept, explained()):

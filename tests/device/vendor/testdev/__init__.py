@@ -81,7 +81,9 @@ def is_initialized() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "_initialized":  # torch.utils.checkpoint restores random numbers of the device only where it is true
+    if (
+        name == "_initialized"
+    ):  # torch.utils.checkpoint restores random numbers of the device only where it is true
         return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
