@@ -33,8 +33,9 @@ on the device."""
 _WORDS = {"passed": "met", "failed": "violated", "not_claimed": "not claimed"}
 
 
-def pairs(cpu: Result, device: Result) -> dict[str, list[str]]:
-    """The two statuses of every cell that both runs have; a cell of one run only is an error.
+def pairs(cpu: Result, device: Result, *, shared: bool = False) -> dict[str, list[str]]:
+    """The two statuses of every cell that both runs have; a cell of one run only is an error, unless `shared` says that
+    one of them did not come to its end, and that what both have is wanted.
 
     Raises:
         SystemExit: the runs are of different implementations or cells.
@@ -42,9 +43,12 @@ def pairs(cpu: Result, device: Result) -> dict[str, list[str]]:
     if cpu.implementation.name != device.implementation.name:
         sys.exit(f"{cpu.implementation.name} and {device.implementation.name} cannot be compared")
     first, second = _statuses(cpu), _statuses(device)
-    if first.keys() != second.keys():
-        sys.exit(f"only one run has these cells: {', '.join(sorted(first.keys() ^ second.keys())[:20])}")
-    return {cell: [first[cell], second[cell]] for cell in first}
+    alone = sorted(first.keys() ^ second.keys())
+    if alone and not shared:
+        sys.exit(f"only one run has these cells: {', '.join(alone[:20])}")
+    if alone:
+        print(f"only one run has {len(alone)} cells, from {alone[0]} to {alone[-1]}")
+    return {cell: [first[cell], second[cell]] for cell in first.keys() & second.keys()}
 
 
 def _statuses(result: Result) -> dict[str, str]:
@@ -149,12 +153,16 @@ def main() -> None:
     """Keep two runs' statuses, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path, nargs="*", help="of the CPU, then of the device")
+    parser.add_argument("--shared", action="store_true", help="a run was ended early: take what both judged")
     asked = parser.parse_args()
     kept = stored()
     if asked.results:
         cpu, device = map(read_result, asked.results)
         # what was kept of cells that these runs did not judge stays
-        kept[cpu.implementation.name] = {**kept.get(cpu.implementation.name, {}), **pairs(cpu, device)}
+        kept[cpu.implementation.name] = {
+            **kept.get(cpu.implementation.name, {}),
+            **pairs(cpu, device, shared=asked.shared),
+        }
         KEPT.write_text("\n".join(_lines(kept)), "utf-8")
     PAGE.write_text(page_with(PAGE.read_text("utf-8"), table(kept, explained())), "utf-8")
     for one in unexplained(kept, explained()):

@@ -43,6 +43,32 @@ def test_training_gives_the_numbers_of_the_cpu(on_ranks, switches):
         torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
 
 
+def normalised(device, dtype, parameters):
+    torch.manual_seed(0)
+    weight = torch.randn(4).to(parameters).to(device).requires_grad_()
+    data = torch.randn(2, 4, 3).to(dtype).to(device)
+    found = []
+    for norm in (
+        lambda value: torch.nn.functional.layer_norm(value.transpose(1, 2), (4,), weight),
+        lambda value: torch.nn.functional.group_norm(value, 2, weight),
+        lambda value: torch.nn.functional.batch_norm(value, None, None, weight, training=True),
+    ):
+        value = data.clone().requires_grad_()
+        norm(value).pow(2).sum().backward()
+        found += [value.grad.float().tolist(), weight.grad.float().tolist()]
+    return found
+
+
+@pytest.mark.parametrize("parameters", [torch.float16, torch.float32], ids=["alike", "mixed"])
+def test_statistics_of_half_precision_are_kept_as_the_processor_reads_them(on_ranks, parameters):
+    def both():
+        return [normalised(device, torch.float16, parameters) for device in ("testdev", "cpu")]
+
+    ((ours, cpu),) = on_ranks(both, "late").values
+    for one, other in zip(ours, cpu, strict=True):
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
+
+
 def copied_out():
     target = torch.zeros(3, pin_memory=True)
     target.copy_(torch.ones(3, device="testdev"), non_blocking=True)
@@ -133,6 +159,21 @@ def test_the_generator_is_the_devices_own(on_ranks):
     }
     (same,) = on_ranks(draw).values
     assert same["the CPU's numbers"]
+
+
+def recomputed():
+    value = torch.ones(64, device="testdev", requires_grad=True)
+    dropped = torch.utils.checkpoint.checkpoint(
+        torch.nn.functional.dropout, value, use_reentrant=False, preserve_rng_state=True
+    )
+    (dropped * dropped).sum().backward()
+    return dropped.tolist(), value.grad.tolist()
+
+
+def test_a_recomputation_draws_the_random_numbers_of_the_forward(on_ranks):
+    """torch looks for ``_initialized`` in the device's module, and keeps no state of a device without it."""
+    ((dropped, gradient),) = on_ranks(recomputed, "own-numbers").values
+    assert gradient == [4 * one for one in dropped]
 
 
 def test_without_float64_no_tensor_has_it(on_ranks):

@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.xdist_group("device"), pytest.mark.slow]
 
 FORK = f"{Path(__file__).with_name('fork.py')}:Fork"
 ON_DEVICE = ("--device", "testdev", "--backend", "testccl")
-MENDED = "FWD-2,FWD-17,FWD-26,TRN-4,TRN-9,TRN-15,LIF-1"
-"""What torch 2.13 violates under GPipe, of the MUSTs of level Training."""
+MENDED = "FWD-26,TRN-4,TRN-9,TRN-15,LIF-1"
+"""What torch 2.13 violates under GPipe, of level Training, in the cases of smoke. Of an uneven batch (FWD-2, finding 8)
+these show nothing, and hooks in a dry run (finding 1) are the subject of FWD-25, which the level does not have."""
 
 
 def pipeconform(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -34,6 +34,15 @@ def test_the_reference_meets_on_the_device_what_wrappers_promise(judged):
 
 
 @pytest.mark.slow
+def test_torchs_wrapper_meets_and_violates_on_the_device_what_it_does_on_the_cpu(judged):
+    """DPW-7 is finding W3."""
+    asked = "DPW-1,DPW-2,DPW-5,DPW-7"
+    on_device = judged("torch-ddp", on="testdev", requirements=asked)
+    assert [one for one, status in on_device.items() if status == "passed"] == ["DPW-1", "DPW-2", "DPW-5"]
+    assert on_device == judged("torch-ddp", on="cpu", requirements=asked)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["reference-wrapper", "torch-ddp"])
 def test_every_verdict_on_the_device_is_that_on_the_cpu(judged, implementation):
     on_device = judged(implementation, on="testdev", requirements="DPW")

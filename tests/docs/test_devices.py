@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +33,14 @@ REASON = {
 }
 
 
+def run_with(*requirements):
+    cells = [
+        SimpleNamespace(requirement=one, schedule="GPipe", variant="default", status="passed")
+        for one in requirements
+    ]
+    return SimpleNamespace(implementation=SimpleNamespace(name="torch"), cells=cells)
+
+
 def test_a_row_for_all_equal_cells_and_one_for_each_difference(module):
     assert module.table(KEPT, [REASON]).splitlines()[2:] == [
         "| torch | 1 | met | met | – |",
@@ -44,6 +53,14 @@ def test_what_has_no_reason_and_what_no_longer_differs_is_found(module):
     old = {**REASON, "requirements": "ERR-9"}
     assert module.unexplained(KEPT, [REASON]) == ["torch: TRN-1 passed failed"]
     assert module.unused(KEPT, [REASON, old]) == [str(old)]
+
+
+def test_cells_of_one_run_only_are_an_error_unless_what_both_have_is_wanted(module, capsys):
+    cpu, device = run_with("TRN-1", "TRN-2"), run_with("TRN-1")
+    with pytest.raises(SystemExit, match="only one run has these cells: TRN-2 GPipe"):
+        module.pairs(cpu, device)
+    assert module.pairs(cpu, device, shared=True) == {"TRN-1 GPipe": ["passed", "passed"]}
+    assert "only one run has 1 cells" in capsys.readouterr().out
 
 
 def test_only_the_table_of_the_page_changes(module):

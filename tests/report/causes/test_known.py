@@ -76,6 +76,15 @@ def test_a_finding_is_known_by_requirement_status_signature_and_schedule(tmp_pat
     assert found(requirement="TRN-2") is None
 
 
+@pytest.mark.parametrize("said", ["input tensor has to be contiguous", "Tensors must be contiguous"])
+def test_a_gradient_that_cannot_be_sent_is_known_by_gloos_words_and_by_those_of_others(make, said):
+    violation = make.violation("TRN-15", "GPipe", status="error", signature=f"raised RuntimeError: {said}")
+    entry = entry_of(
+        make.cell("TRN-15", "GPipe", violation), violation, known_for("torch.distributed.pipelining")
+    )
+    assert entry.id == "23"
+
+
 def test_a_file_is_read_with_ids_of_requirements_in_their_own_form(tmp_path):
     (entry,) = read_known(written(tmp_path, ENTRY))
 

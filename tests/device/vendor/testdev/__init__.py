@@ -80,6 +80,14 @@ def is_initialized() -> bool:
     return _C.is_initialized()
 
 
+def __getattr__(name: str) -> Any:
+    if (
+        name == "_initialized"
+    ):  # torch.utils.checkpoint restores random numbers of the device only where it is true
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     return _C.in_bad_fork()
 

@@ -291,6 +291,7 @@ class Call {
     } catch (const std::exception&) {
       return false;  // computing it here gives the result, or says what is wrong
     }
+    keep_statistics_as_the_processor(stack);
     for (auto& [ours, meta] : shapes.all) {  // `out=` of another shape
       if (is_ours(ours) && ours.sizes() != meta.sizes()) return false;
     }
@@ -338,6 +339,21 @@ class Call {
     torch::jit::drop(*stack_, count_);
     for (IValue& one : outputs) stack_->push_back(std::move(one));
     return true;
+  }
+
+  // The processor's normalisations of half-precision inputs keep means and deviations in the dtype of the parameters,
+  // and read them so in the backward; the meta kernels say float32 always, or the input's always.
+  void keep_statistics_as_the_processor(Stack& results) const {
+    const std::string& name = schema_.name();
+    if (name != "aten::native_layer_norm" && name != "aten::native_group_norm" && name != "aten::native_batch_norm") {
+      return;
+    }
+    const auto input = given_[0].toTensor().scalar_type();
+    if (!c10::isReducedFloatingType(input)) return;
+    const bool mixed = std::any_of(given_.begin() + 1, given_.end(), [&](const IValue& one) {
+      return one.isTensor() && one.toTensor().defined() && one.toTensor().scalar_type() != input;
+    });
+    for (size_t i = 1; i < results.size(); ++i) results[i] = results[i].toTensor().to(mixed ? at::kFloat : input);
   }
 
   // The argument that return number `i` is, or null.
@@ -518,6 +534,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", &scalar);
   m.impl("record_stream", &record_stream);
   m.impl("native_dropout", &native_dropout);
+  // torch composes these for a device that has no kernel, of statistics that the processor's backward does not read
+  m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_and_resize);
 }
