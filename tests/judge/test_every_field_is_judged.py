@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from pipeconform.oracle.full_model import reference
 from pipeconform.oracle.masks import masks_of
 from tests.judge.allowed import Within
 from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, OTHER_STEPS, is_charged, is_no_fault
+from tests.judge.counted import counted, remembered
 from tests.judge.fields_page import page
 from tests.judge.grid import EVIDENCE, evidence_of, judging
 from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
@@ -126,24 +128,19 @@ def test_it_notices_it_at_every_step_rank_stage_and_microbatch(name):
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
-def test_honest_evidence_is_accepted(name):
-    found = {one: list(JUDGEMENTS[one].judge(evidence_of(name))) for one in judging(name)}
-
-    assert found
-    assert {one: told for one, told in found.items() if told} == {}
+def test_honest_evidence_is_accepted_and_as_much_of_it_compared_as_ever(name):
+    assert counted(name) == remembered()[name], "if that is meant, run 'python -m tests.judge.counted'"
 
 
 def test_every_requirement_counts_what_it_compares():
     """One that compared nothing is no pass, so one that forgets to count would never pass."""
-    counted: dict[str, int] = {}
-    for name in EVIDENCE:
-        for requirement in judging(name):
-            made = dataclasses.replace(evidence_of(name), gauge=Gauge())
-            assert list(JUDGEMENTS[requirement].judge(made)) == []
-            counted[requirement] = counted.get(requirement, 0) + made.gauge.compared
+    numbers: Counter[str] = Counter()
+    for found in remembered().values():
+        numbers.update(found)
 
+    assert remembered().keys() == EVIDENCE.keys()
     # LIF-5 counts where two executions are compared: tests/judge/test_lifecycle.py
-    assert [requirement for requirement, number in counted.items() if not number] == ["LIF-5"]
+    assert [requirement for requirement, number in numbers.items() if not number] == ["LIF-5"]
 
 
 # -------------------------------------------------------------------------------- differences within bounds
