@@ -172,7 +172,11 @@ def test_a_mistake_of_the_batch_shows_on_every_rank():
 )
 def test_others_name_the_stage_where_that_is_promised(mistake, stage):
     cause = ("pipeconform.case.build.mistakes.DeliberateError", "on purpose")
-    clear = CLEAR if mistake is SHAPE else structs.replace(CLEAR, message="rank 1, stage 1: loss", causes=(cause,))
+    clear = (
+        CLEAR
+        if mistake is SHAPE
+        else structs.replace(CLEAR, message="rank 1, stage 1: loss", causes=(cause,))
+    )
     told = structs.replace(TOLD, message=f"stage {stage} failed")
 
     assert _promised(mistake, failed={stage: clear, 1 - stage: told}, tells=True) == []

@@ -90,7 +90,13 @@ def test_misplaced_stages_that_are_refused_are_counted():
 
 @pytest.mark.parametrize(
     "message",
-    ["another placement", "it is placed wrongly", "stage 1 on rank 0", "rank 0 has stage 1", "Stages\nof Ranks"],
+    [
+        "another placement",
+        "it is placed wrongly",
+        "stage 1 on rank 0",
+        "rank 0 has stage 1",
+        "Stages\nof Ranks",
+    ],
 )
 def test_stages_and_ranks_may_be_named_in_any_order(message):
     one = structs.replace(PLACED, message=message)
@@ -106,7 +112,9 @@ def test_what_names_only_one_of_them_is_unclear(message):
 
 
 def test_what_harms_most_is_told():
-    assert told(misplaced, refusal(GONE, Returned(None))) == [(Status.FAILED, "another placement accepted", 1)]
+    assert told(misplaced, refusal(GONE, Returned(None))) == [
+        (Status.FAILED, "another placement accepted", 1)
+    ]
     assert told(misplaced, refusal(Returned(None), WAITS)) == [(Status.HUNG, "hang", 1)]
     assert told(misplaced, refusal(WAITS, DEAD)) == [(Status.CRASHED, "died: SIGABRT", 1)]
 
