@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from pipeconform.oracle.full_model import reference
 from pipeconform.oracle.masks import masks_of
 from tests.judge.allowed import Within
 from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, OTHER_STEPS, is_charged, is_no_fault
-from tests.judge.counted import counted, remembered
 from tests.judge.fields_page import page
 from tests.judge.grid import EVIDENCE, evidence_of, judging
 from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
@@ -125,22 +123,6 @@ def test_it_notices_it_at_every_step_rank_stage_and_microbatch(name):
     unnoticed = {one: _unnoticed(one, name, iter(charged(one, name))) for one in in_charge(name)}
 
     assert {one: missed for one, missed in unnoticed.items() if missed} == {}
-
-
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_honest_evidence_is_accepted_and_as_much_of_it_compared_as_ever(name):
-    assert counted(name) == remembered()[name], "if that is meant, run 'python -m tests.judge.counted'"
-
-
-def test_every_requirement_counts_what_it_compares():
-    """One that compared nothing is no pass, so one that forgets to count would never pass."""
-    numbers: Counter[str] = Counter()
-    for found in remembered().values():
-        numbers.update(found)
-
-    assert remembered().keys() == EVIDENCE.keys()
-    # LIF-5 counts where two executions are compared: tests/judge/test_lifecycle.py
-    assert [requirement for requirement, number in numbers.items() if not number] == ["LIF-5"]
 
 
 # -------------------------------------------------------------------------------- differences within bounds
