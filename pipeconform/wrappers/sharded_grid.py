@@ -40,7 +40,8 @@ def axes_of(claims: WrapperClaims) -> dict[str, tuple[Any, ...]]:
         "module": offered.modules,
         "strategy": offered.strategies,
         "nesting": offered.nestings,
-        "ranks": tuple(number for number in (2, 3, 4) if number <= claims.max_ranks),
+        # beyond the claims nothing is drawn, but the plainest case has a number of ranks all the same
+        "ranks": tuple(number for number in (2, 3, 4) if number <= claims.max_ranks) or (2,),
         "precision": offered.precisions,
         "optimizer": ("sgd", "adam"),
         "forward_prefetch": _switch(offered.forward_prefetch),

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from pipeconform.campaign.again import judge_again
-from pipeconform.campaign.blame import blamed
+from pipeconform.campaign.blame import blamed, is_no_answer
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.pipeline_runner import PipelineRunner
@@ -255,3 +255,18 @@ def test_an_error_that_the_adapter_makes_of_the_engine_s_is_the_engine_s():
 
 def test_an_error_without_known_frames_is_the_engine_s():
     assert blamed(Raised("NameError", "x"), adapter="mine") == ""
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_none"),
+    [
+        (Raised("NameError", "name 'x' is not defined"), True),
+        (Raised("ModuleNotFoundError", "no engine"), True),
+        (Raised("ValueError", "bad"), False),
+        (Raised("RuntimeError", "No CUDA GPUs are available"), True),
+        (Raised("ValueError", "bad", causes=(Cause("KeyError", "x"), Cause("NameError", "y"))), True),
+        (Raised("NameError", "bad", causes=(Cause("KeyError", "x"),)), False),
+    ],
+)
+def test_an_error_that_is_wrong_whatever_the_user_did_is_no_answer(raised, is_none):
+    assert is_no_answer(raised) is is_none

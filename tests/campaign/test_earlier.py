@@ -9,10 +9,15 @@ import msgspec
 import pytest
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
+from pipeconform.campaign import pipeline_runner as module
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.case.focus import Limits
-from pipeconform.spec import profile
+from pipeconform.judge.evidence import Finding
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.spec import profile, requirement
+from tests.campaign.campaigns import campaign
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -113,3 +118,68 @@ def test_workers_execute_what_the_run_before_found_and_what_is_mended_is_forgott
     assert only(again["violations"])["digest"] == only(first["violations"])["digest"]
     assert (mended["status"], mended.get("violations", [])) == ("passed", [])
     assert mended["judgements"] == fresh["judgements"] + 1
+
+
+# ------------------------------------------------------------------------------------- without processes
+
+ROW = requirement("TRN-4")
+KIND = "gradient value"
+
+
+@pytest.fixture
+def judged(make, monkeypatch):
+    """Judge TRN-4, which every case of several ranks violates, after an earlier run that found `known`."""
+
+    def judged(*, earlier=True, where=("TRN-4", "GPipe", "default"), max_ranks=4, **known):
+        def judge(row, execution, executor, **_):
+            wrong = row.id == "TRN-4" and execution.case.num_ranks > 1
+            return (Outcome(Status.FAILED, Finding(kind=KIND, message=KIND)),) if wrong else ()
+
+        monkeypatch.setattr(module, "judge", judge)
+        monkeypatch.setattr(module, "localise", lambda *_: None)
+        run = campaign(max_ranks=max_ranks)
+        asked = campaign().ask(ROW, "GPipe", "default")
+        cases = [case for case in asked.corpora[0].drawn() if asked.applies(case) and case.num_ranks == 3]
+        violation = make.violation(
+            "TRN-4", "GPipe", cases[0], **{"signature": KIND, "minimal": True, **known}
+        )
+        run.earlier = Earlier(by_cell={where: (violation,)} if earlier else {})
+        return judge_cell(run, ROW, "GPipe"), violation
+
+    return judged
+
+
+@pytest.mark.parametrize("minimal", [True, False])
+def test_what_an_earlier_run_confirmed_and_shows_again_is_reported_as_it_was(judged, minimal):
+    cell, known = judged(minimal=minimal)
+
+    (found,) = cell.violations
+    assert (found.case, found.minimal, found.confirmed) == (known.case, minimal, True)
+    assert found.shrink_executions == 0
+    assert cell.judgements == judged(earlier=False)[0].judgements + 1
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"earlier": False},
+        {"where": ("TRN-4", "1F1B", "default")},
+        {"where": ("TRN-4", "GPipe", "other")},
+        {"max_ranks": 2},
+    ],
+    ids=["nothing", "another schedule", "another variant", "too many ranks"],
+)
+def test_anything_else_is_found_and_made_small_anew(judged, known):
+    cell, violation = judged(**known)
+
+    (found,) = cell.violations
+    assert found.case != violation.case
+    assert found.shrink_executions > 0
+
+
+def test_what_was_not_confirmed_is_executed_twice_before_it_is_reported(judged):
+    cell, known = judged(confirmed=False)
+
+    (found,) = cell.violations
+    assert (found.case, found.minimal, found.confirmed) == (known.case, False, True)
+    assert cell.executions == judged()[0].executions + 1

@@ -3,19 +3,23 @@
 import dataclasses
 
 import pytest
+import torch
 from msgspec import structs
 
 from pipeconform.adapter import ErrorContract
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.mistakes import Mistake
-from pipeconform.judge.aftermath import Aftermath, answers_are_right
+from pipeconform.judge.aftermath import Aftermath, answers_are_right, is_due, worded
+from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Status
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Structure
 from pipeconform.ranks.frames import Frame
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
-from tests.judge.honest import honest_example
+from tests.judge.grid import evidence_of
+from tests.judge.honest import CASES, changed, honest_example, with_value
 
 nobody_dies = JUDGEMENTS["ERR-13"].aftermath
 pipelines_recover = JUDGEMENTS["ERR-15"].aftermath
@@ -96,6 +100,206 @@ def test_where_an_error_is_promised_no_error_is_a_finding():
     assert found.finding.message.endswith("no rank raised; promised: ValueError")
 
 
+# ------------------------------------------------------------------------------------ what is promised is kept
+
+SHAPE = Mistake(where="output", how="inner", stage=0)  # [2, 4] instead of [2, 3]
+CLEAR = Failed(type="ValueError", message="stage 0: output [2, 4], expected [2, 3]", step=2)
+TOLD = Failed(type="RuntimeError", message="stage 0 failed", step=2)
+ELSEWHERE = Failed(type="RuntimeError", message="connection closed", step=2)
+
+
+def _promised(mistake=SHAPE, *, failed, tells=False, evidence=None, step=2):
+    """A promise about a mistake in a step of three, judged."""
+    program = tuple(
+        structs.replace(one, mistake=mistake) if number == step else one
+        for number, one in enumerate(CASES["plain"].program)
+    )
+    aftermath = dataclasses.replace(
+        _aftermath(Returned(None), Returned(None), failed=failed),
+        case=structs.replace(CASES["plain"], program=program),
+        errors=ErrorContract(promises={mistake.kind: ("errors.ValueError",)}, tells_others=tells),
+        evidence=RIGHT if evidence is None else evidence,
+    )
+    found = list(answers_are_right(aftermath))
+    assert aftermath.gauge.compared == 2
+    return [
+        (one.status, one.finding.kind, one.finding.step, one.finding.rank, one.finding.stage) for one in found
+    ]
+
+
+def test_the_promised_error_with_all_it_must_name_is_right_whatever_others_say():
+    assert _promised(failed={0: CLEAR}) == []
+    assert _promised(failed={0: CLEAR, 1: ELSEWHERE}) == []
+
+
+def test_a_promised_error_that_does_not_name_the_stage_is_told_with_its_rank():
+    wordless = structs.replace(CLEAR, message="output [2, 4], expected [2, 3]")
+
+    assert _promised(failed={0: wordless, 1: CLEAR}) == [
+        (Status.FAILED, "output_shape: stage not named", 2, 0, 0)
+    ]
+
+
+def test_an_error_on_another_rank_only_is_on_the_wrong_rank():
+    assert _promised(failed={1: CLEAR}) == [(Status.FAILED, "output_shape: wrong rank", 2, None, 0)]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rank"),
+    [
+        (SHAPE, 0),
+        (structs.replace(SHAPE, stage=1), 1),
+        (Mistake(where="input", how="inner", stage=1), 0),
+        (Mistake(where="loss", how="raise"), 1),
+    ],
+)
+def test_a_mistake_shows_where_its_stage_is(mistake, rank):
+    (found,) = _promised(mistake, failed={1 - rank: CLEAR})
+
+    assert found[1] == f"{mistake.kind}: wrong rank"
+
+
+def test_a_mistake_of_the_batch_shows_on_every_rank():
+    scarce = Mistake(where="batch", how="scarce")
+
+    assert _promised(scarce, failed={1: structs.replace(CLEAR, message="one sample")}) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "stage"),
+    [(SHAPE, 0), (Mistake(where="loss", how="raise", stage=0), 1)],
+    ids=["an output", "the loss"],
+)
+def test_others_name_the_stage_where_that_is_promised(mistake, stage):
+    cause = ("pipeconform.case.build.mistakes.DeliberateError", "on purpose")
+    clear = (
+        CLEAR
+        if mistake is SHAPE
+        else structs.replace(CLEAR, message="rank 1, stage 1: loss", causes=(cause,))
+    )
+    told = structs.replace(TOLD, message=f"stage {stage} failed")
+
+    assert _promised(mistake, failed={stage: clear, 1 - stage: told}, tells=True) == []
+    assert _promised(mistake, failed={stage: clear, 1 - stage: ELSEWHERE}) == []
+    assert _promised(mistake, failed={stage: clear, 1 - stage: ELSEWHERE}, tells=True) == [
+        (Status.FAILED, f"{mistake.kind}: cause not told to others", 2, 1 - stage, mistake.stage)
+    ]
+
+
+@pytest.mark.parametrize("where", ["input", "batch"])
+def test_of_what_the_user_gave_wrong_others_need_not_name_a_stage(where):
+    mistake = Mistake(where=where, how={"input": "inner", "batch": "scarce"}[where])
+    clear = structs.replace(CLEAR, message="the batch: an argument has shape [2, 4], expected [2, 3]")
+    failed = {0: clear, 1: ELSEWHERE if where == "input" else clear}
+
+    assert _promised(mistake, failed=failed, tells=True) == []
+
+
+def test_wrong_values_that_were_sent_before_the_error_are_told():
+    first, *others = RIGHT.shown[1].steps[2].forwards
+    (given,) = first.inputs
+    moved = structs.replace(given, array=Array.of(given.array.tensor() + 1))
+    wrong = changed(RIGHT, rank=1, step=2, forwards=(structs.replace(first, inputs=(moved,)), *others))
+
+    assert _promised(failed={0: CLEAR}, evidence=wrong) == [
+        (Status.FAILED, "output_shape: sent before", 2, None, 0)
+    ]
+
+
+def test_an_error_is_known_by_its_name_whatever_module_it_is_from():
+    assert _promised(failed={0: structs.replace(CLEAR, type="engine.ValueError")}) == []
+    assert [one[1] for one in _promised(failed={0: structs.replace(CLEAR, type="engine.KeyError")})] == [
+        "output_shape: raised engine.KeyError"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "step", "due"),
+    [
+        (SHAPE, 0, False),
+        (SHAPE, 2, True),
+        (structs.replace(SHAPE, microbatch=1), 0, True),
+        (Mistake(where="output", how="more", stage=0), 0, False),
+        (Mistake(where="output", how="none", stage=0), 0, True),
+    ],
+)
+def test_what_is_wrong_only_beside_an_earlier_step_is_not_due_in_the_first(mistake, step, due):
+    assert is_due(CASES["plain"], step, mistake) is due
+    if not due:
+        failed = {rank: structs.replace(ELSEWHERE, step=step) for rank in (0, 1)}
+        assert _promised(mistake, failed=failed, step=step) == []  # any error will do
+
+
+# ------------------------------------------------------------------------------------------- nothing promised
+
+
+def _accepted(mistake, evidence):
+    """Nobody raised, nothing was promised, and the model itself gives the reference of `evidence`."""
+    step = Train(batch_size=6, num_microbatches=3, mistake=mistake)
+    aftermath = dataclasses.replace(
+        _aftermath(Returned(None), Returned(None)),
+        case=structs.replace(CASES["plain"], program=(step,)),
+        evidence=evidence,
+        as_mistaken=lambda: evidence,
+    )
+    return [(one.status, one.finding.kind, one.finding.rank) for one in answers_are_right(aftermath)]
+
+
+def test_a_mistake_that_nobody_refuses_and_that_the_model_takes_must_give_what_the_model_gives():
+    raises = Mistake(where="forward", how="raise", stage=1)
+    wrong_output = dataclasses.replace(
+        RIGHT,
+        shown=(RIGHT.shown[0], structs.replace(RIGHT.shown[1], steps=WRONG_OUTPUT.shown[1].steps)),
+    )
+
+    assert _accepted(SHAPE, RIGHT) == []
+    assert _accepted(SHAPE, WRONG) == [(Status.FAILED, "output_shape: silent wrong result", 1)]
+    assert _accepted(SHAPE, wrong_output) == [(Status.FAILED, "output_shape: silent wrong result", 1)]
+    assert _accepted(raises, WRONG) == [(Status.FAILED, "exception: silent wrong result", 1)]
+
+
+def test_a_mistake_that_the_model_itself_refuses_must_not_be_accepted():
+    refusing = dataclasses.replace(RIGHT, expected=structs.replace(RIGHT.expected, failed="ValueError: bad"))
+
+    assert _accepted(SHAPE, refusing) == [(Status.FAILED, "output_shape: accepted", None)]
+
+
+def test_replicas_are_judged_one_by_one_where_nothing_is_promised():
+    made = evidence_of("replicas, three steps")
+    wrong = with_value(made, "gradients", 0, "blocks.0.weight", None, rank=2)
+
+    def told(evidence):
+        program = (structs.replace(made.case.program[0], mistake=SHAPE), *made.case.program[1:])
+        aftermath = dataclasses.replace(
+            _aftermath(*[Returned(None)] * 4),
+            case=structs.replace(made.case, program=program),
+            as_mistaken=lambda: evidence,
+        )
+        return [(one.finding.kind, one.finding.rank) for one in answers_are_right(aftermath)]
+
+    assert told(made) == []
+    assert told(wrong) == [("output_shape: silent wrong result", 2)]
+
+
+def test_a_rank_that_fails_without_the_mistake_is_an_error_after_it():
+    closed = Raised(type="RuntimeError", message="closed")
+    failed = {0: Failed(type="ValueError", message="bad", step=0)}
+    (found,) = answers_are_right(_aftermath(Returned(None), closed, failed=failed))
+
+    assert (found.status, found.finding.kind, found.finding.rank) == (
+        Status.ERROR,
+        "after an error: raised RuntimeError",
+        1,
+    )
+
+
+def test_a_finding_in_other_words_is_about_the_same_place():
+    known = Finding(kind="a", message="b", step=1, rank=2, stage=3, microbatch=4)
+    other = worded(known, kind="c", message="d")
+
+    assert other == dataclasses.replace(known, kind="c", message="d")
+
+
 def test_only_deaths_count_where_nobody_may_die():
     assert list(nobody_dies(_aftermath(Stuck(0.2, "waits"), Returned(None)))) == []
     assert [one.status for one in nobody_dies(_aftermath(Died(exit_code=3), Returned(None)))] == [
@@ -133,6 +337,7 @@ REFUSED = {rank: Failed(type="ValueError", message="one sample", step=0) for ran
 PROMISED = ErrorContract(promises={"batch": ("ValueError",)})
 RIGHT = honest_example("plain")
 WRONG = dataclasses.replace(RIGHT, expected=honest_example("sum").expected)
+WRONG_OUTPUT = changed(RIGHT, rank=1, output=Structure.of(torch.zeros(6, 3, dtype=torch.float64)))
 
 
 def test_another_error_than_the_promised_one_is_shown_with_the_line_that_raised_it():

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pipeconform.claims import BoundaryClaim, Capabilities, ErrorContract, Feature, Placement, ScheduleClaim
-from pipeconform.judge.claiming import PLAINEST, additions_for, lines_of, wrapper_addition
+from pipeconform.judge import claiming
+from pipeconform.judge.claiming import PLAINEST, _possible, additions_for, lines_of, wrapper_addition
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.wrapper import WrapperFeature
 
@@ -75,6 +76,25 @@ def test_the_schedule_that_needs_the_least_is_named():
     both = replace(PLAINEST, schedules=(ScheduleClaim(name="A", trains=False), ScheduleClaim(name="B")))
 
     assert line("SPL-2", both) == ('in ScheduleClaim(name="B", …): split_backward=True',)
+
+
+def test_a_schedule_for_one_rank_is_to_have_more():
+    alone = replace(PLAINEST, schedules=(ScheduleClaim(name="A", max_ranks=1),))
+
+    assert line("SCH-7", alone) == line("SCH-7", PLAINEST)
+    assert [one.text for one in _possible((alone.schedules[0], alone)) if "ranks" in one.text] == [
+        "max_ranks=8"
+    ]
+    assert [one.text for one in _possible((PLAINEST.schedules[0], PLAINEST)) if "ranks" in one.text] == []
+
+
+def test_features_are_not_tried_with_more_than_one_other_addition(monkeypatch):
+    """There are many of them: three at a time would be thousands of tries."""
+    tried = []
+    monkeypatch.setattr(claiming, "is_claimed", lambda *given: tried.append(given))
+
+    assert additions_for(JUDGEMENTS["DPC-1"], PLAINEST) is None
+    assert 0 < len(tried) < 20_000
 
 
 def test_an_engine_of_another_kind_has_no_short_answer():

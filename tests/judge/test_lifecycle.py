@@ -157,6 +157,48 @@ def test_executions_that_differ_in_one_bit_do_not_repeat_and_say_in_what_and_whe
     assert finding.message == "the same case gave other gradients in new processes"
 
 
+def test_of_each_rank_the_first_step_that_does_not_repeat_is_told_and_every_step_counts():
+    made, gauge = honest_example("plain"), Gauge()
+    other = made
+    for rank in (0, 1):
+        for step in (0, 2):
+            other = with_value(other, "gradients", rank, WEIGHT, None, rank=rank, step=step)
+    other = changed(other, rank=1, step=2, loss=Array.of(torch.ones(())))
+
+    found = list(repeats_exactly(made.shown, other.shown, "when alone", gauge=gauge))
+
+    assert [(one.step, one.rank) for one in found] == [(0, 0), (0, 1)]
+    assert list(repeats_exactly(made.shown, made.shown, "when alone", gauge=(whole := Gauge()))) == []
+    assert (gauge.compared, whole.compared) == (2, 6)
+
+
+def test_a_changed_value_is_shown_beside_what_it_was_and_one_that_is_gone_is_not():
+    made = honest(plain_case(TRAIN, EVAL))
+    doubled = Array.of(2 * value_of(made, "gradients", 1, WEIGHT))
+    (moved,) = found("LIF-1", with_value(made, "gradients", 1, WEIGHT, doubled, rank=1, step=1))
+    (gone,) = found("LIF-1", with_value(made, "gradients", 1, WEIGHT, None, rank=1, step=1))
+    (came,) = found("LIF-1", with_value(made, "gradients", 1, "strange", doubled, rank=1, step=1))
+
+    assert moved.mismatch is not None
+    assert moved.message == (
+        f"after evaluation the gradient of {WEIGHT} is not what it was before\n{moved.mismatch.describe()}"
+    )
+    assert [(one.kind, one.mismatch) for one in (gone, came)] == [("evaluation changed a gradient", None)] * 2
+
+
+def test_of_each_stage_the_first_name_that_evaluation_changed_is_told():
+    case = of_blocks(blocks.Linear(), blocks.BatchNorm(), program=(TRAIN, EVAL))
+    made = honest(case)
+    for stage, rank in ((0, 0), (1, 1)):
+        for name in made.shown[rank].steps[1].gradients[stage]:
+            made = with_value(made, "gradients", stage, name, None, rank=rank, step=1)
+
+    assert [one[:4] for one in told("LIF-1", made)] == [
+        ("evaluation changed a gradient", 1, 0, 0),
+        ("evaluation changed a gradient", 1, 1, 1),
+    ]
+
+
 def test_forwards_need_not_repeat():
     made = honest_example("plain")
     other = changed(made, rank=0, forwards=made.shown[0].steps[0].forwards[:1])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipeconform.judge.relations import fate_of_earlier_steps
+from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
 from pipeconform.observe.array import Array
 
 
@@ -48,6 +48,89 @@ def test_what_is_explained_in_two_ways_is_not_told():
 )
 def test_nothing_is_told_without_a_plain_relation(before, mine):
     assert _told(before, _tensor(10.0, -1.0), mine) == ""
+
+
+@pytest.mark.parametrize(
+    "fate", ["earlier steps counted twice", "this step lost", "earlier steps multiplied by m"]
+)
+@pytest.mark.parametrize("m", [3, 4])
+def test_every_fate_has_a_name(fate, m):
+    before, step = _tensor(3.0, -5.0), _tensor(-7.0, 2.0)
+    mine = {"earlier steps counted twice": 2 * before + step, "this step lost": before}.get(
+        fate, m * before + step
+    )
+
+    assert _told(before, before + step, mine, m=m) == fate
+
+
+def test_with_two_microbatches_twice_is_all_that_is_said():
+    before, step = _tensor(3.0, -5.0), _tensor(-7.0, 2.0)
+
+    assert _told(before, before + step, 2 * before + step, m=2) == "earlier steps counted twice"
+
+
+@pytest.mark.parametrize(("off", "told"), [(16, "earlier steps lost"), (64, "")])
+def test_another_order_of_additions_may_round_otherwise_and_no_more(off, told):
+    before, step = _tensor(1.0, 0.0), _tensor(0.0, 1.0)
+    mine = step + off * 2 * torch.finfo(torch.float64).eps * _tensor(1.0, 0.0)
+
+    assert _told(before, before + step, mine) == told
+
+
+def test_names_without_a_right_value_and_whole_numbers_say_nothing():
+    before, step = _tensor(3.0, -5.0), _tensor(-7.0, 2.0)
+    more = {"a": None, "n": Array.of(torch.tensor([1])), "w": Array.of(before + step)}
+
+    assert (
+        fate_of_earlier_steps(
+            before={"w": Array.of(before), "n": Array.of(torch.tensor([1]))},
+            right=more,
+            mine={"w": Array.of(step), "n": Array.of(torch.tensor([2]))},
+            m=2,
+        )
+        == "earlier steps lost"
+    )
+
+
+def _ratio(right, mine):
+    return uniform_ratio({"w": Array.of(right)}, {"w": None if mine is None else Array.of(mine)})
+
+
+def test_a_factor_is_told_where_all_values_have_it():
+    right = _tensor(1.0, -2.0, 4.0)
+
+    assert _ratio(right, 3 * right) == pytest.approx(3.0)
+    assert _ratio(right, -right) == pytest.approx(-1.0)
+    assert _ratio(right, right * (1 + 1e-2)) == pytest.approx(1.01)
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        _tensor(1.0, -2.0, 4.0),
+        _tensor(1.0, -2.0, 4.0) * (1 + 1e-4),
+        _tensor(3.0, -6.0, 13.0),
+        _tensor(3.0, -6.0, float("inf")),
+        _tensor(3.0, -6.0),
+        None,
+    ],
+    ids=["equal", "nearly equal", "another value", "no number", "another shape", "missing"],
+)
+def test_no_factor_is_told_where_there_is_none(mine):
+    assert _ratio(_tensor(1.0, -2.0, 4.0), mine) is None
+    assert _ratio(_tensor(0.0, 0.0, 0.0), mine) is None
+
+
+@pytest.mark.parametrize(("eps", "found"), [(512, True), (2048, False)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_how_far_from_a_factor_values_may_be_is_in_their_precision(dtype, eps, found, factor):
+    """In units of round-off of the larger of both."""
+    right = _tensor(1.0, 0.0, dtype=dtype)
+    off = eps * torch.finfo(dtype).eps * max(1.0, factor)
+    mine = _tensor(factor, off, dtype=dtype)
+
+    assert (_ratio(right, mine) is not None) is found
 
 
 def test_m_explains_nothing_where_it_is_one():

@@ -1,6 +1,9 @@
 """Each judgement of chapter SCH on executions made by hand: silent on what is right, precise on what is not."""
 
+import dataclasses
+
 import pytest
+from msgspec import structs
 
 from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.errors import UsageError
@@ -314,4 +317,21 @@ def test_engines_that_only_split_deferred_weights_have_whole_backwards_at_the_in
     }
     assert _kinds(in_flight_is_bounded, evidence(*late, split_weights="deferred", **options)) == {
         "too many in flight"
+    }
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_table_that_one_rank_alone_declares_is_judged(rank):
+    made = evidence(
+        "0F0 0F1 0B0 0B1",
+        "1F0 1B0 1F1 1B1",
+        m=2,
+        family="one_f_one_b",
+        table=to_csv(generate("gpipe", num_ranks=2, num_microbatches=2)),
+    )
+    shown = tuple(structs.replace(one, table=one.table if one.rank == rank else None) for one in made.shown)
+    found = JUDGEMENTS["SCH-3"].judge(dataclasses.replace(made, shown=shown))
+
+    assert {(one.kind, one.rank) for one in found if "declared" in one.kind} == {
+        ("too many in flight, declared", rank)
     }

@@ -7,6 +7,7 @@ from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.wording import lacking, names_shape, names_stage, sent_wrongly
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Failed
+from tests.judge.grid import evidence_of
 from tests.judge.honest import CASES, changed, honest_example
 
 
@@ -103,6 +104,18 @@ def test_the_loss_belongs_to_the_last_stage():
 
     assert _lacks(mistake, "rank 1, stage 1: loss of microbatch 0", rank=1) is None
     assert _lacks(mistake, "rank 1, stage 0: loss of microbatch 0", rank=1) == "stage not named"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("3", None), ("1", None), ("0", "rank not named"), ("2", "rank not named")]
+)
+def test_a_rank_of_a_replica_has_its_number_in_the_world_or_in_its_pipeline(text, kind):
+    case = evidence_of("replicas").case
+    failed = Failed(type="ValueError", message=f"rank {text}, stage 1: forward of 2", step=0, causes=(CAUSE,))
+    mistake = structs.replace(FORWARD, microbatch=None)
+    found = lacking(case, 0, mistake, failed, rank=3, expected=honest_example("plain"))
+
+    assert (None if found is None else found.kind) == kind
 
 
 def test_the_models_own_exception_is_the_cause_of_the_error():

@@ -129,3 +129,12 @@ def test_experts_are_on_every_rank_once() -> None:
     options = WrapOptions(sharding=Sharding(expert_groups=((0,), (1,))))
     with pytest.raises(BadCaseError, match=r"do not name each of 3 ranks once"):
         WrapperCase(module="experts", ranks=3, options=options)
+
+
+@pytest.mark.parametrize("name", WRAPPER_JUDGEMENTS)
+def test_claims_of_one_rank_have_no_case_of_several(name):
+    """Shards need two ranks: who claims one has no such case, and it is no error to ask for them."""
+    alone = WrapperClaims(features=frozenset(WrapperFeature), sharding=SHARDING, max_ranks=1)
+    cases = WRAPPER_JUDGEMENTS[name].drawn(alone, seed=0)
+
+    assert {size for case in cases for size in case.world_sizes} <= {1}

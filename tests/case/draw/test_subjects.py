@@ -1,12 +1,21 @@
-"""Every subject: who claims it, how it is found, what is drawn, and its control."""
+"""Every subject: who claims it, how it is found, what is drawn, and its control.
+
+What is drawn of each, its controls and plainer cases are remembered as digests in drawn.json, because results and
+certificates name their corpora: what changes how cases are drawn changes every corpus that it is about. Where that is
+meant, run ``python -m tests.case.draw.test_subjects``. The claims of everything and of the reference grow with every
+new claim, and what is drawn under them may change, too.
+"""
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from pipeconform.reference_impl.adapter import ReferenceAdapter
@@ -32,6 +41,7 @@ WIDE = Limits(capabilities=EVERYTHING, max_ranks=4)
 SEEDS = range(5)
 LOOKS_PLAIN = {focus for focus, subject in SUBJECTS.items() if subject.found is None}
 TOGETHER = (Focus.TOGETHER, Focus.REPLICAS_TOGETHER, Focus.TENSOR_TOGETHER)
+DRAWN = Path(__file__).with_name("drawn.json")
 WITH_CONTROL = [focus for focus, subject in SUBJECTS.items() if subject.control]
 
 
@@ -211,3 +221,30 @@ def test_several_tensors_without_a_container_for_them_are_no_claim(focus):
 
     assert not is_claimed(focus, claim, Capabilities(schedules=(claim,), boundary=several))
     assert is_claimed(focus, claim, Capabilities(schedules=(claim,), boundary=held))
+
+
+def digests(focus: Focus) -> list[str]:
+    """Of the cases that are drawn, of their controls, and of these made plain."""
+    pairs = list(controls(focus))
+    plain = (plainer(control, words=words) for _, (words, control) in pairs)
+    return [
+        _digest(case.digest for case in drawn_of(focus)),
+        _digest(f"{words} {control.digest}" for _, (words, control) in pairs),
+        _digest(f"{changes} {case.digest}" for case, changes in plain),
+    ]
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("focus", Focus)
+def test_the_same_cases_controls_and_plainer_cases_are_drawn_as_ever(focus: Focus) -> None:
+    known = json.loads(DRAWN.read_text())[focus]
+
+    assert digests(focus) == known, "if that is meant, run 'python -m tests.case.draw.test_subjects'"
+
+
+if __name__ == "__main__":
+    rows = (f'"{focus}": {json.dumps(digests(focus))}' for focus in Focus)
+    DRAWN.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -28,6 +28,13 @@ def test_a_wrong_value_is_recognised(mine, told):
     assert likeness(Array.of(RIGHT), Array.of(mine), peers, own=1) == told
 
 
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_every_other_microbatch_is_asked(k):
+    peers = {n: Array.of(RIGHT + n) for n in range(4)}
+
+    assert likeness(peers[3], peers[k], peers, own=3) == f"it is microbatch {k}'s"
+
+
 def test_integers_are_no_multiples():
     one, two = Array.of(torch.tensor([1, 2])), Array.of(torch.tensor([2, 4]))
 

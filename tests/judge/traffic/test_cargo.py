@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import torch
+from msgspec import structs
 
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
@@ -13,7 +16,9 @@ from pipeconform.case.blocks import Linear, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.traffic.cargo import Carried, carried_by, shared
 from pipeconform.judge.traffic.messages import exchange
+from pipeconform.observe.observation import Structure
 from pipeconform.ranks.pools import Pools
+from tests.judge.grid import evidence_of
 
 TORCH = "pipeconform.adapters.torch_pipelining:TorchPipelining"
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
@@ -63,6 +68,47 @@ def test_every_boundary_s_messages_are_recognised_in_every_step(pools: Pools, en
         # the reference's first message between two ranks comes in two pieces, which are put together by a copy
         assert set(seen[0]) <= due
         assert len(due - set(seen[0])) <= (2 * len(crossings) if engine == REFERENCE else 0)
+
+
+@pytest.mark.parametrize("name", ["communicating", "communicating among bystanders"])
+def test_the_inputs_of_a_forward_tell_the_microbatch_of_what_it_carries(name: str) -> None:
+    """Ranks send three microbatches forwards and three gradients backwards, in every training step."""
+    made = evidence_of(name)
+    own = carried_by(made)
+    found: dict[tuple[int, int, str, int], list[int | None]] = {}
+    for (rank, number), cargo in sorted(own.items()):
+        traffic = made.shown[rank].traffic
+        assert traffic is not None
+        step = traffic.operations[number].step
+        found.setdefault((rank, step, cargo.what, cargo.stage), []).append(cargo.microbatch)
+
+    ranks = made.case.world.pipeline_ranks
+    steps = [expected.step for expected in made.runs(Train)]
+    assert found == {
+        (rank, step, what, position): [0, 1, 2]
+        for position, rank in enumerate(ranks)
+        for step in steps
+        for what in ("input", "output", "input gradient", "output gradient")
+        if (position > 0 if "input" in what else position + 1 < len(ranks))
+    }
+
+
+def test_a_forward_of_no_known_microbatch_and_one_that_was_not_recorded_tell_none() -> None:
+    made = evidence_of("communicating")
+    steps = made.shown[1].steps
+    strange = structs.replace(steps[0].forwards[1], inputs=(Structure.of(torch.full((2, 3), 99.0)),))
+    first = structs.replace(steps[0], forwards=(steps[0].forwards[0], strange))
+    shown = (made.shown[0], structs.replace(made.shown[1], steps=(first, *steps[1:])), *made.shown[2:])
+    own = carried_by(dataclasses.replace(made, shown=shown))
+    traffic = made.shown[1].traffic
+    assert traffic is not None
+    known = [
+        own[1, number].microbatch
+        for number, cargo in traffic.cargo.items()
+        if cargo.what == "input" and traffic.operations[number].step == 0
+    ]
+
+    assert known == [0, None, None]
 
 
 def test_what_one_end_cannot_tell_the_other_tells() -> None:

@@ -136,6 +136,28 @@ def test_nobody_sends_himself_anything() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("texts", "number"),
+    [(("S0 S1 R1", "R0 S0"), 0), (("S1 R1 S0", "R0 S0"), 2)],
+    ids=["at first", "at last"],
+)
+def test_every_message_to_himself_is_named(texts: tuple[str, ...], number: int) -> None:
+    (found,) = told(no_more_than_needed(recorded(*texts)))
+
+    assert found[1].endswith(f"operation {number}")
+
+
+def test_every_message_counts_the_first_and_the_last() -> None:
+    once = recorded("S1", "R0")
+    for name in ("s1 " * 257, "s1#1 " + "s1 " * 256, "s1 " * 256 + "s1#1"):
+        for number, num_bytes in ((257, 1028), (258, 1032)):
+            text = name.strip() + " S1" * (number - 257)
+            shown = structs.replace(once.shown[0], traffic=traffic(text, ranks=2))
+            found = told(no_more_than_needed(replace(once, shown=(shown, once.shown[1]))))
+
+            assert [f"{num_bytes} bytes" in message for _, message in found] == [True] * (number - 257)
+
+
 def test_bytes_are_counted_per_step_and_direction() -> None:
     once = recorded("S1", "R0")
     assert told(no_more_than_needed(once)) == []
