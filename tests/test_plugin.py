@@ -22,6 +22,9 @@ from pipeconform.report.result import Result, read_result
 from pipeconform.spec import requirements
 
 pytestmark = pytest.mark.xdist_group("plugin")  # they share runs
+
+from tests import tenths
+
 SUITES = ("--pyargs", "pipeconform.suites")
 SMALL = (
     "--pipeconform-profile=smoke",
@@ -208,6 +211,7 @@ def test_executions_cases_and_judgements_are_counted_apart(serial) -> None:
     assert result.totals.distinct_cases_several_ranks == result.totals.distinct_cases
 
 
+@tenths.long
 def test_workers_give_the_same_result_as_a_serial_run(serial, tmp_path) -> None:
     _, alone = serial
     done = _suites(
@@ -316,6 +320,7 @@ def test_a_run_that_judged_nothing_is_never_green(session) -> None:
     assert code == 3
 
 
+@tenths.long
 def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -> None:
     with (
         (tmp_path / "stderr").open("w") as stderr,

@@ -8,6 +8,7 @@ from pipeconform.attach import session
 from pipeconform.attach.session import attach_of
 from pipeconform.certificate.checks import check_package
 from pipeconform.report.result import read_result
+from tests import tenths
 from tests.attach.sites import GUARD, TOKEN, free_port
 from tests.attach.test_session import CASES, REFERENCE
 
@@ -55,6 +56,7 @@ def test_a_violation_of_an_attached_run_is_shown_again_on_agents(attached, tmp_p
     assert "REPRODUCED:" in said
 
 
+@tenths.long
 def test_a_wrapper_is_judged_on_agents(two_agents, monkeypatch, typed, warm_servers, tmp_path):
     site, controller = two_agents
     monkeypatch.setattr(session, "_kept", {attach_of(site.hub.address): controller})

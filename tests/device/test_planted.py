@@ -12,6 +12,7 @@ import pytest
 
 from pipeconform import run_on_ranks
 from pipeconform.ranks import evidence
+from tests import tenths
 from tests.case.examples import small_case, with_model
 
 pytestmark = pytest.mark.xdist_group("device")
@@ -256,6 +257,7 @@ def a_long_computation(device):
     return round(value.sum().item())
 
 
+@tenths.long
 def test_ranks_that_are_watched_by_their_main_thread_only(done, monkeypatch):
     do = functools.partial(done, a_long_computation, idle_limit=0.2)
     right = evidence._threads

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import tenths
+
 pytestmark = pytest.mark.xdist_group("device")
 
 ON_DEVICE = ("--device", "testdev", "--backend", "testccl")
@@ -46,6 +48,7 @@ def test_an_engine_that_sends_in_batches_is_not_accused_where_the_backend_coales
     assert statuses(result) == dict.fromkeys(("COM-1", "COM-3", "COM-4"), "passed")
 
 
+@tenths.long
 @pytest.mark.usefixtures("device")
 def test_a_group_is_tried_with_a_tensor_of_the_device_and_the_result_says_which(tmp_path: Path) -> None:
     result = judged(tmp_path, "reference", "LIF-3,LIF-8", switches="device-only,flushes,async-wait")
@@ -92,6 +95,7 @@ def test_doctor_says_what_device_and_backend_can_do() -> None:
     assert "coalesced: one work for a batch" in done.stdout
 
 
+@tenths.long
 def test_a_run_takes_backends_for_several_devices(device: None, tmp_path: Path) -> None:
     backend = ("--device", "testdev", "--backend", "cpu:gloo,testdev:testccl")
     chosen = ("--requirements", "FWD-1", "--schedules", "GPipe", "--profile", "smoke", "--ranks", "2")
@@ -134,6 +138,7 @@ def test_calls_on_ranks_use_devices_that_no_other_process_has_leased(on_ranks: A
         assert set(on_ranks(used, ranks=2).values).isdisjoint(held.indices)
 
 
+@tenths.long
 def test_a_group_has_one_communicator_if_it_knows_its_device(device: None) -> None:
     """Without it each pair of ranks has one of its own, whose first operation waits for the other rank."""
     from pipeconform import run_on_ranks
