@@ -20,10 +20,9 @@ import pytest
 
 from pipeconform.report.result import Result, read_result
 from pipeconform.spec import requirements
+from tests import tenths
 
 pytestmark = pytest.mark.xdist_group("plugin")  # they share runs
-
-from tests import tenths
 
 SUITES = ("--pyargs", "pipeconform.suites")
 SMALL = (
