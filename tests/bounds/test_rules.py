@@ -81,6 +81,16 @@ OPERATIONS = {
         (a * b).view(1, 1, 6, 4),
         attn_mask=torch.ones(6, 6).bool().tril(),
     ),
+    "grouped_attention": lambda a, b: F.scaled_dot_product_attention(
+        (a * b).view(1, 4, 3, 2), b[:3].view(1, 2, 3, 2), a[3:].view(1, 2, 3, 2), is_causal=True, enable_gqa=True
+    ),
+    "masked_grouped_attention": lambda a, b: F.scaled_dot_product_attention(
+        a.view(2, 4, 3, 1),
+        b[:3].view(2, 2, 3, 1),
+        (a * b)[3:].view(2, 2, 3, 1),
+        attn_mask=torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool().expand(2, 1, 3, 3),
+        enable_gqa=True,
+    ),
     "mse": lambda a, b: F.mse_loss(a * b, b) + F.mse_loss(a, b * 2, reduction="sum"),
     "smooth_l1": lambda a, b: F.smooth_l1_loss(a * b, b) + F.huber_loss(a, b) + F.l1_loss(a * a, b),
     "nll": lambda a, b: F.nll_loss((a * b).log_softmax(1), torch.tensor([0, 1, 2, 3, 3, -100])),

@@ -20,9 +20,9 @@ from pipeconform.case.mistakes import Mistake
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
-MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention)
+MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Decoder)
 """Blocks that change a stage's input; every drawn stage has one."""
-ORDINARY = (*MAPS, blocks.Norm)
+ORDINARY = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Norm)
 """Blocks that no subject is about."""
 
 
