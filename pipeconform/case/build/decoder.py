@@ -25,12 +25,11 @@ class DecoderLayer(nn.Module):
     def __init__(self, width: int, *, kv_heads: int, sequence: int, sequence_dim: int) -> None:
         super().__init__()
         self.sequence_dim = sequence_dim
-        self.attention_norm = nn.RMSNorm(width, eps=1e-5)
+        self.attention_norm, self.map_norm = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
         self.query = nn.Linear(width, _HEADS * _SIZE, bias=False)
         self.key = nn.Linear(width, kv_heads * _SIZE, bias=False)
         self.value = nn.Linear(width, kv_heads * _SIZE, bias=False)
         self.out = nn.Linear(_HEADS * _SIZE, width, bias=False)
-        self.map_norm = nn.RMSNorm(width, eps=1e-5)
         self.gate = nn.Linear(width, 2 * width, bias=False)
         self.up = nn.Linear(width, 2 * width, bias=False)
         self.down = nn.Linear(2 * width, width, bias=False)
