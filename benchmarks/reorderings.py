@@ -10,8 +10,8 @@ gradients are computed as the oracle does, with their bounds, and in other corre
 * the backward in two parts per stage, first all inputs' gradients, then the weights';
 * boundaries handed over with other strides than those that were computed.
 
-With ``--decoders``, every stage has a layer of a language model, in float64 or float32. Their 16-bit bounds allow everything,
-as those of two norms do.
+With ``--decoders``, every stage has a layer of a language model, in float64 or float32. Their 16-bit bounds allow
+everything, as those of two norms do.
 
 A bias before a batch norm, whose gradient is zero in exact arithmetic, is among the models. Then one element of one
 gradient is moved by three times its bound. What has been done is kept in FILE, so a run that was stopped goes on;

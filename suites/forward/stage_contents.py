@@ -92,7 +92,7 @@ def stages_that_end_in_an_activation(evidence: Evidence) -> Iterator[Finding]:
     title="Layers of language models",
     level=MUST,
     about=(Focus.DECODERS,),
-    any_schedule=True,  # of schedules, only how they split the backward matters here; the first and the last differ in it
+    any_schedule=True,  # what matters is how it splits the backward: the first and the last differ
     promise=(
         FULL_MODEL,
         documented(

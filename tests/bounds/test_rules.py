@@ -82,7 +82,11 @@ OPERATIONS = {
         attn_mask=torch.ones(6, 6).bool().tril(),
     ),
     "grouped_attention": lambda a, b: F.scaled_dot_product_attention(
-        (a * b).view(1, 4, 3, 2), b[:3].view(1, 2, 3, 2), a[3:].view(1, 2, 3, 2), is_causal=True, enable_gqa=True
+        (a * b).view(1, 4, 3, 2),
+        b[:3].view(1, 2, 3, 2),
+        a[3:].view(1, 2, 3, 2),
+        is_causal=True,
+        enable_gqa=True,
     ),
     "masked_grouped_attention": lambda a, b: F.scaled_dot_product_attention(
         a.view(2, 4, 3, 1),

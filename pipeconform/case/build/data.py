@@ -114,7 +114,9 @@ def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
     return {"factor": factor, "text": "gain" * round(1 + 8 * factor), "nothing": None, "names": names}
 
 
-def _for_decoders(kind: KwargKind, leading: tuple[int, ...], *, batch_dim: int, generator: torch.Generator) -> Tensor:
+def _for_decoders(
+    kind: KwargKind, leading: tuple[int, ...], *, batch_dim: int, generator: torch.Generator
+) -> Tensor:
     """Positions of tokens in documents of random lengths, the first of which may have begun earlier; or a mask."""
     if kind == "mask":
         return torch.rand(leading, generator=generator) < 0.6
@@ -194,7 +196,9 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         generator = _generator(case, step_index, name, kwarg.stage)
         gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
         if kwarg.is_for_decoders:
-            gain = _for_decoders(kwarg.kind, leading, batch_dim=model.batch_dim, generator=generator).to(device)
+            gain = _for_decoders(kwarg.kind, leading, batch_dim=model.batch_dim, generator=generator).to(
+                device
+            )
         elif kwarg.kind == "number":
             gain = round(float(torch.rand((), generator=generator)), 3)
         elif kwarg.kind == "listed":

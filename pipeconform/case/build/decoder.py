@@ -40,7 +40,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Map the main stream; `positions` and `mask` have its shape without the width."""
         if self.sequence_dim == 0:
-            x, positions, mask = (None if one is None else one.transpose(0, 1) for one in (x, positions, mask))
+            x, positions, mask = (
+                None if one is None else one.transpose(0, 1) for one in (x, positions, mask)
+            )
         y = self.attention_norm(x)
         query, key, value = (self._heads(part(y)) for part in (self.query, self.key, self.value))
         table = self.rotations[:, : x.shape[1]] if positions is None else self.rotations[:, positions]
@@ -79,5 +81,7 @@ def _allowed(positions: Tensor | None, mask: Tensor | None) -> Tensor | None:
         document = (positions == 0).cumsum(1)
         allowed = allowed & (document.unsqueeze(2) == document.unsqueeze(1))
     if mask is not None:
-        allowed = allowed & (mask.unsqueeze(1) | torch.eye(told.shape[1], dtype=torch.bool, device=told.device))
+        allowed = allowed & (
+            mask.unsqueeze(1) | torch.eye(told.shape[1], dtype=torch.bool, device=told.device)
+        )
     return allowed.unsqueeze(1)

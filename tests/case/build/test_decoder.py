@@ -101,7 +101,11 @@ def test_positions_follow_each_other_and_masks_hide_some_tokens(batch_dim) -> No
         stages=(stage, stage),
         sequence=16,
         batch_dim=batch_dim,
-        kwargs=(Kwarg(stage=0, kind="positions"), Kwarg(stage=1, kind="positions"), Kwarg(stage=1, kind="mask")),
+        kwargs=(
+            Kwarg(stage=0, kind="positions"),
+            Kwarg(stage=1, kind="positions"),
+            Kwarg(stage=1, kind="mask"),
+        ),
     )
     batch = make_batch(case, 0)
     one, other = (batch.kwargs[s][f"positions_{s}"].movedim(batch_dim, 0) for s in (0, 1))
@@ -110,8 +114,11 @@ def test_positions_follow_each_other_and_masks_hide_some_tokens(batch_dim) -> No
     steps = one[:, 1:] - one[:, :-1]
     assert not torch.equal(one, other)
     assert bool(((one[:, 1:] == 0) | (steps == 1)).all())
-    assert bool((one[:, 1:] == 0).any()) and int(one[:, 0].max()) < EARLIER
-    assert mask.dtype == torch.bool and mask.any() and not mask.all()
+    assert bool((one[:, 1:] == 0).any())
+    assert int(one[:, 0].max()) < EARLIER
+    assert mask.dtype == torch.bool
+    assert mask.any()
+    assert not mask.all()
     assert [micro.kwargs[1]["mask_1"].shape[batch_dim] for micro in batch.microbatches] == [
         micro.target.shape[batch_dim] for micro in batch.microbatches
     ]

@@ -15,7 +15,18 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.adapter import GradientScale
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.blocks import Attention, Decoder, Linear, Mlp, Norm
-from pipeconform.case.case import Case, Eval, Kwarg, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.case import (
+    Case,
+    Eval,
+    Kwarg,
+    Model,
+    Stage,
+    Train,
+    World,
+    Zero,
+    decode_case,
+    encode_case,
+)
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
@@ -92,7 +103,7 @@ def test_what_is_written_of_a_case_is_what_is_read_of_it(focus: Focus) -> None:
     for corpus in _corpora(focus):
         for case in drawn(corpus):
             told = (case.model, case.loss, case.program, case.optimizer, case.world)
-            costly = sum(isinstance(block, Mlp | Attention) for block in case.blocks())
+            costly = sum(isinstance(block, Mlp | Attention | Decoder) for block in case.blocks())
             assert weight(case)[5] == sum(_read(msgspec.to_builtins(part)) for part in told) + costly
 
 
