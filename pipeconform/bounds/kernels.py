@@ -174,7 +174,10 @@ def _repeated(ball: Ball, groups: int) -> Ball:
 
 def _shared(ball: Ball, groups: int) -> Ball:
     """The gradient of shared heads: the sum over the query heads of each group."""
-    return ball if groups == 1 else ball.map(lambda t: t.unflatten(-3, (-1, groups))).sum([-3])
+    if groups == 1:
+        return ball
+    *lead, heads, keys, width = ball.mid.shape
+    return ball.map(lambda t: t.reshape(*lead, heads // groups, groups, keys, width)).sum([-3])
 
 
 def _groups(query: Ball, key: Ball) -> int:

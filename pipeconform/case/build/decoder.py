@@ -40,9 +40,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Map the main stream; `positions` and `mask` have its shape without the width."""
         if self.sequence_dim == 0:
-            x, positions, mask = (
-                None if one is None else one.transpose(0, 1) for one in (x, positions, mask)
-            )
+            x = x.transpose(0, 1)
+            positions = None if positions is None else positions.transpose(0, 1)
+            mask = None if mask is None else mask.transpose(0, 1)
         y = self.attention_norm(x)
         query, key, value = (self._heads(part(y)) for part in (self.query, self.key, self.value))
         table = self.rotations[:, : x.shape[1]] if positions is None else self.rotations[:, positions]
@@ -60,7 +60,7 @@ class DecoderLayer(nn.Module):
         return x if self.sequence_dim == 1 else x.transpose(0, 1)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, _SIZE)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return x.reshape(*x.shape[:-1], -1, _SIZE).transpose(1, 2)
 
 
 def _turned(x: Tensor, table: Tensor) -> Tensor:

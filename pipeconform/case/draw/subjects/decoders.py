@@ -7,12 +7,15 @@ import itertools
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, FloatType, Kwarg, LossSpec, Model, Stage
+from pipeconform.case.case import Case, FloatType, Kwarg, KwargKind, LossSpec, Model, Stage
 from pipeconform.case.draw.changes import changed_blocks, changed_model, has, replaced, with_classes
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
+
+_KINDS: tuple[FloatType, ...] = ("float64", "float64", "float32")
+"""Of 16 bits, bounds on so many operations allow everything."""
 
 
 def _decoders(d: Drawing, draft: Draft) -> Draft:
@@ -31,7 +34,8 @@ def _told(d: Drawing, num_stages: int) -> tuple[Kwarg, ...]:
     scope = d.capabilities.kwargs_scope
     if Feature.KWARGS not in d.features or (scope == "rank" and d.stages_per_rank > 1):
         return ()
-    kinds = d.pick([(), ("positions",), ("mask",), ("positions", "mask")])
+    options: list[tuple[KwargKind, ...]] = [(), ("positions",), ("mask",), ("positions", "mask")]
+    kinds = d.pick(options)
     return tuple(Kwarg(stage=s, kind=kind) for s, kind in itertools.product(range(num_stages), kinds))
 
 
@@ -50,14 +54,12 @@ def _plain(case: Case) -> Case:
 
 
 def _dtype(d: Drawing) -> FloatType:
-    """Of 16 bits, bounds on so many operations allow everything."""
-    kinds: tuple[FloatType, ...] = ("float64", "float64", "float32")
-    return d.pick([kind for kind in kinds if kind in d.boundary.dtypes])
+    return d.pick([kind for kind in _KINDS if kind in d.boundary.dtypes])
 
 
 DECODERS = Subject(
     focus=Focus.DECODERS,
-    claimed=lambda claim, own: own.boundary.max_ndim >= 3,
+    claimed=lambda claim, own: own.boundary.max_ndim >= 3 and not set(_KINDS).isdisjoint(own.boundary.dtypes),
     found=has(blocks.Decoder),
     rarity=2,
     widths=(2, 3, 4, 4, 6, 8, 8),  # a single value has no direction, which is all that RMSNorm leaves
