@@ -22,6 +22,8 @@ class DecoderLayer(nn.Module):
     The table of rotations is a buffer that is no part of the module's state, as everywhere.
     """
 
+    rotations: Tensor
+
     def __init__(self, width: int, *, kv_heads: int, sequence: int, sequence_dim: int) -> None:
         super().__init__()
         self.sequence_dim = sequence_dim
