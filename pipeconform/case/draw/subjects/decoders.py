@@ -34,7 +34,8 @@ def _told(d: Drawing, num_stages: int) -> tuple[Kwarg, ...]:
     scope = d.capabilities.kwargs_scope
     if Feature.KWARGS not in d.features or (scope == "rank" and d.stages_per_rank > 1):
         return ()
-    options: list[tuple[KwargKind, ...]] = [(), ("positions",), ("mask",), ("positions", "mask")]
+    # both come first, as the first case of every corpus has the first of everything
+    options: list[tuple[KwargKind, ...]] = [("positions", "mask"), ("positions",), ("mask",), ()]
     kinds = d.pick(options)
     return tuple(Kwarg(stage=s, kind=kind) for s, kind in itertools.product(range(num_stages), kinds))
 
