@@ -1,6 +1,6 @@
 """Correct reorderings stay inside the numeric classes, and three times the bound in one element is rejected.
 
-    python benchmarks/reorderings.py [--models N] [--seed S] [--out FILE]
+    python benchmarks/reorderings.py [--models N] [--seed S] [--decoders] [--out FILE]
 
 For every random model (blocks, widths, dtypes, batch sizes and numbers of microbatches drawn from a fixed seed) the
 gradients are computed as the oracle does, with their bounds, and in other correct ways:
@@ -9,6 +9,9 @@ gradients are computed as the oracle does, with their bounds, and in other corre
 * the gradients divided by m instead of the loss;
 * the backward in two parts per stage, first all inputs' gradients, then the weights';
 * boundaries handed over with other strides than those that were computed.
+
+With ``--decoders``, every stage has a layer of a language model, in float64 or float32. Their 16-bit bounds allow
+everything, as those of two norms do.
 
 A bias before a batch norm, whose gradient is zero in exact arithmetic, is among the models. Then one element of one
 gradient is moved by three times its bound. What has been done is kept in FILE, so a run that was stopped goes on;
@@ -25,13 +28,14 @@ from pathlib import Path
 
 import torch
 from measure import ROOT
+from msgspec import structs
 
 from pipeconform.adapter import GradientScale
 from pipeconform.bounds.numerics import compare, ratio
 from pipeconform.case import blocks
 from pipeconform.case.build.data import loss_of, make_batch
 from pipeconform.case.build.modules import build_stage
-from pipeconform.case.case import Case, LossSpec, Model, Stage, Train, World
+from pipeconform.case.case import Case, Kwarg, LossSpec, Model, Stage, Train, World
 from pipeconform.observe.array import Array
 from pipeconform.oracle.full_model import reference
 
@@ -48,6 +52,27 @@ BLOCKS = (
     blocks.Common(),
     blocks.Pieces(),
 )
+
+
+def decoders_of(seed, index):
+    """Model number `index` with a decoder in every stage, among other blocks, and keyword arguments for it or none."""
+    d = random.Random(f"decoders/{seed}/{index}")
+    case = case_of(seed, index)
+    layers = (blocks.Decoder(), blocks.Decoder(kv_heads=2))
+    others = (blocks.Linear(), blocks.Mlp(), blocks.Norm(), blocks.Attention(), *layers)
+    stages = [[d.choice(layers), *([d.choice(others)] * d.choice([0, 0, 1]))] for _ in range(2)]
+    for some in stages:
+        d.shuffle(some)
+    told = d.choice([(), ("positions",), ("mask",), ("positions", "mask")])
+    model = structs.replace(
+        case.model,
+        width=d.choice([2, 3, 4, 8]),
+        sequence=d.choice([2, 3, 4, 6]),
+        dtype=d.choice(["float64", "float32"]),
+        stages=tuple(Stage(blocks=tuple(some)) for some in stages),
+        kwargs=tuple(Kwarg(stage=s, kind=kind) for s in range(2) for kind in told),
+    )
+    return structs.replace(case, model=model)
 
 
 def case_of(seed, index):
@@ -84,12 +109,12 @@ def otherwise(case, way, rng):
         rng.shuffle(order)
     for k in order:
         micro = batch.microbatches[k]
-        first = stages[0](*micro.args)
+        first = stages[0](*micro.args, **micro.kwargs.get(0, {}))
         handed = first.detach()
         if way == "other strides" and handed.ndim > 1:
             handed = handed.transpose(0, -1).contiguous().transpose(0, -1)
         handed.requires_grad_()
-        second = stages[1](handed)
+        second = stages[1](handed, **micro.kwargs.get(1, {}))
         value = loss.function(second, micro.target)
         value = value / m if mean and not late else value
         if way == "split backward":
@@ -117,9 +142,9 @@ def _split(value, handed, first, stages):
                 p.grad = g if p.grad is None else p.grad + g
 
 
-def try_model(seed, index):
+def try_model(seed, index, drawn=case_of):
     """What model `index` showed: the worst ratio per way, and what is wrong."""
-    case, rng = case_of(seed, index), random.Random(f"{seed}/{index}/ways")
+    case, rng = drawn(seed, index), random.Random(f"{seed}/{index}/ways")
     right = reference(case, scale=GradientScale(at="loss"), bounds="running").steps[0]
     worst, wrong = dict.fromkeys(WAYS, 0.0), []
     for way in WAYS:
@@ -167,8 +192,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--decoders", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "reorderings.json")
     chosen = parser.parse_args()
+    drawn = decoders_of if chosen.decoders else case_of
     torch.set_num_threads(1)
     state = {"seed": chosen.seed, "done": 0, "worst": dict.fromkeys(WAYS, 0.0), "wrong": []}
     if chosen.out.exists():
@@ -176,7 +203,7 @@ def main():
         state = kept if kept["seed"] == chosen.seed else state
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     for index in range(state["done"], chosen.models):
-        worst, wrong = try_model(chosen.seed, index)
+        worst, wrong = try_model(chosen.seed, index, drawn)
         state["worst"] = {way: max(state["worst"][way], worst[way]) for way in WAYS}
         state["wrong"] += [f"model {index}: {one}" for one in wrong]
         state["done"] = index + 1

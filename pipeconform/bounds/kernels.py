@@ -167,9 +167,28 @@ def _scores(call: Call, query: Ball, key: Ball) -> Ball:
     return scores
 
 
+def _repeated(ball: Ball, groups: int) -> Ball:
+    """Keys or values with each head repeated for the `groups` query heads that share it."""
+    return ball if groups == 1 else ball.map(lambda t: t.repeat_interleave(groups, -3))
+
+
+def _shared(ball: Ball, groups: int) -> Ball:
+    """The gradient of shared heads: the sum over the query heads of each group."""
+    if groups == 1:
+        return ball
+    *lead, heads, keys, width = ball.mid.shape
+    return ball.map(lambda t: t.reshape(*lead, heads // groups, groups, keys, width)).sum([-3])
+
+
+def _groups(query: Ball, key: Ball) -> int:
+    return int(query.mid.shape[-3] // key.mid.shape[-3])
+
+
 def _attention(call: Call) -> Sequence[Ball | None]:
     """softmax(QKᵀ)·V block by block: each of up to n blocks rescales what precedes it (4 roundings each)."""
     query, key, value = (call.ball(name) for name in ("query", "key", "value"))
+    groups = _groups(query, key)
+    key, value = _repeated(key, groups), _repeated(value, groups)
     if call.args.get("dropout_p"):
         raise NotImplementedError("dropout inside the kernel")
     scores = _scores(call, query, key)
@@ -187,6 +206,8 @@ def _attention(call: Call) -> Sequence[Ball | None]:
 def _attention_backward(call: Call) -> Sequence[Ball | None]:
     """P = exp(S − lse), dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − Σ dO∘O), dQ = scale·dS·K, dK = scale·dSᵀ·Q."""
     grad, query, key, value, out = (call.ball(n) for n in ("grad_out", "query", "key", "value", "out"))
+    groups = _groups(query, key)
+    key, value = _repeated(key, groups), _repeated(value, groups)
     if call.args.get("dropout_p"):
         raise NotImplementedError("dropout inside the kernel")
     lse = call.ball("logsumexp").map(lambda t: t.unsqueeze(-1))
@@ -195,8 +216,12 @@ def _attention_backward(call: Call) -> Sequence[Ball | None]:
     slope = probability * (grad.matmul(value.map(lambda t: t.mT)) - delta)
     scale = call.args.get("scale")
     slope = slope.scale(1 / math.sqrt(query.mid.shape[-1]) if scale is None else float(scale))
-    turned = slope.map(lambda t: t.mT)
-    return [slope.matmul(key), turned.matmul(query), probability.map(lambda t: t.mT).matmul(grad)]
+    into_key, into_value = (
+        # of shared heads, the terms of all query heads may be added in any order
+        _shared(left.map(lambda t: t.mT).matmul(right, count=groups * query.mid.shape[-2]), groups)
+        for left, right in ((slope, query), (probability, grad))
+    )
+    return [slope.matmul(key), into_key, into_value]
 
 
 # -- losses --------------------------------------------------------------------------------------------------

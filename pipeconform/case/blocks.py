@@ -44,6 +44,16 @@ class Attention(Block, frozen=True, kw_only=True):
     """One head of self-attention over the sequence without a causal mask, added to the input."""
 
 
+class Decoder(Block, frozen=True, kw_only=True):
+    """A layer of today's language models: attention and a gated map, each of them normalised first and added.
+
+    RMSNorm; rotary embeddings; causal attention of four query heads, which share `kv_heads` heads of keys and values;
+    SwiGLU. Nothing has a bias. Keyword arguments of its stage, if any, are positions and a mask.
+    """
+
+    kv_heads: Literal[1, 2] = 1
+
+
 class Embedding(Block, frozen=True, kw_only=True):
     """Maps token ids to vectors; the first block of the first stage of a token model."""
 
@@ -164,6 +174,7 @@ AnyBlock = (
     | Mlp
     | Norm
     | Attention
+    | Decoder
     | Embedding
     | Head
     | BatchNorm

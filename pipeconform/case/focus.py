@@ -34,6 +34,7 @@ class Focus(StrEnum):
     SHARED = "shared parameters"
     INPLACE = "in-place operations"
     ACTIVATIONS = "stages that end in an activation"
+    DECODERS = "layers of language models"
     BUFFERS = "buffers"
     DROPOUT = "dropout"
     TARGETS = "loss arguments and targets"

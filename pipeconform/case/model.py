@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.case.blocks import AnyBlock, Attention, Embedding
+from pipeconform.case.blocks import AnyBlock, Attention, Decoder, Embedding
 from pipeconform.case.strict import Strict
 
 __all__ = [
@@ -28,7 +28,7 @@ PassageKind = Literal[
 ]
 FloatType = Literal["float64", "float32", "bfloat16", "float16"]
 MergedKind = Literal["turned", "whole", "total"]
-KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
+KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed", "positions", "mask"]
 
 
 class Stage(Strict, frozen=True, kw_only=True):
@@ -44,10 +44,24 @@ class Kwarg(Strict, frozen=True, kw_only=True):
     Such a value is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample.
     Three kinds have split rules of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is
     not split despite its shape, and ``listed`` is a list of B numbers, which a function splits.
+
+    Two kinds are for the decoder layers of their stage, and are split with the batch. ``positions`` are the int64
+    positions of tokens in their documents, several of which follow each other in a sample; tokens attend to those of
+    their document only. ``mask`` is bool; nothing but a token itself attends to one where it is False.
     """
 
     stage: int
     kind: KwargKind = "tensor"
+
+    @property
+    def is_for_decoders(self) -> bool:
+        """Whether decoder layers use it; all other kinds scale the main stream."""
+        return self.kind in ("positions", "mask")
+
+    @property
+    def name(self) -> str:
+        """The name under which its stage gets it."""
+        return f"{self.kind if self.is_for_decoders else 'gain'}_{self.stage}"
 
 
 class Passage(Strict, frozen=True, kw_only=True):
@@ -151,6 +165,12 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield "a 'turned' keyword argument needs model.batch_dim 0: with 1 it would be split like any other"
     if any(isinstance(block, Attention) for block in model.blocks()) and not model.sequence:
         yield "an attention block needs model.sequence of at least 1"
+    if any(isinstance(block, Decoder) for block in model.blocks()) and not model.sequence:
+        yield "a decoder block needs model.sequence of at least 1"
+    if any(kwarg.is_for_decoders and not _decodes(model, kwarg.stage) for kwarg in model.kwargs):
+        yield "keyword arguments 'positions' and 'mask' need a decoder block in their stage, and no model.split"
+    if len({kwarg.name for kwarg in model.kwargs}) < len(model.kwargs):
+        yield "model.kwargs names an argument of a stage twice"
     if (model.carried or model.passages) and model.container == "tensor":
         yield "carried tensors and passages need a container: model.container must be 'tuple' or 'list'"
     for one in model.passages:
@@ -168,6 +188,11 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield "token inputs cannot require a gradient"
     if model.split is not None:
         yield from _impossible_split(model, model.split)
+
+
+def _decodes(model: Model, stage: int) -> bool:
+    here = (block for one in model.stages[stage : stage + 1] for block in one.blocks)
+    return model.split is None and any(isinstance(block, Decoder) for block in here)
 
 
 def _impossible_split(model: Model, split: Split) -> Iterator[str]:

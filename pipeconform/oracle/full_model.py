@@ -158,18 +158,20 @@ def reference(
     replay = _Replay(masks or {}, device)
     analysis = _analysis() if bounds == "running" else None
     joint = case.has(SyncedNorm) and case.world.num_replicas > 1
+    # before the analysis begins: initial values are the same everywhere, however they were computed
+    built = [_stages_of(case, replay, device) for _ in range(1 if joint else case.world.num_replicas)]
     with _uncompiled(case), analysis or nullcontext():
         runs = [
             _Run(
                 case,
                 scale,
-                _stages_of(case, replay, device),
+                stages,
                 replay,
                 analysis,
                 device,
                 reassociated=bounds == "reassociated",
             )
-            for _ in range(1 if joint else case.world.num_replicas)
+            for stages in built
         ]
         told = case.model.split is None or cuts_are_known(case)
         watched = flow and told and case.world.tensor is None and not joint
@@ -283,7 +285,9 @@ class _Run:
                 stage.zero_grad(set_to_none=step.set_to_none)
         elif isinstance(step, Load):
             with torch.no_grad():
-                for s, values in data.loaded_state(self.case, index).items():
+                with self._aside():
+                    loaded = data.loaded_state(self.case, index)
+                for s, values in loaded.items():
                     for name, value in contract.module_state({s: self.stages[s]})[s].items():
                         value.copy_(values[name])
         elif self.optimizer is not None:
@@ -293,9 +297,10 @@ class _Run:
         return functools.partial(self._expected, index)
 
     def _batch(self, index: int, *, train: bool) -> Callable[[], StepExpected]:
-        batch = together(
-            [data.make_batch(self.case, index, device=self.device, replica=d) for d in self.replicas]
-        )
+        with self._aside():
+            batch = together(
+                [data.make_batch(self.case, index, device=self.device, replica=d) for d in self.replicas]
+            )
         step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)

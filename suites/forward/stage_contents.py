@@ -88,6 +88,37 @@ def stages_that_end_in_an_activation(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "FWD-29",
+    title="Layers of language models",
+    level=MUST,
+    about=(Focus.DECODERS,),
+    any_schedule=True,  # what matters is how it splits the backward: the first and the last differ
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.nn.functional.scaled_dot_product_attention documentation: grouped-query attention, attn_mask",
+            "generated/torch.nn.functional.scaled_dot_product_attention.html",
+        ),
+        documented(
+            "torch.nn.Module.register_buffer documentation: buffers that are not persistent are no part of the state",
+            "generated/torch.nn.Module.html#torch.nn.Module.register_buffer",
+        ),
+    ),
+)
+def layers_of_language_models(evidence: Evidence) -> Iterator[Finding]:
+    """Stages made of decoder layers (RMSNorm, rotary embeddings, grouped-query causal attention, SwiGLU), with
+    positions and masks as keyword arguments or without, have the reference's outputs, losses and gradients.
+
+    These are the stages that pipelines are used for. Their tables of rotations are buffers outside of the state,
+    their positions are integers and their masks truth values: an engine that fills stages from a state, casts what
+    is given by keyword, or takes it for the same in every microbatch, is right on every linear map.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
     "FWD-17",
     title="The model's own hooks",
     level=MUST,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeconform.case.blocks import Attention, Embedding, Linear
+from pipeconform.case.blocks import Attention, Decoder, Embedding, Linear
 from pipeconform.case.case import (
     Case,
     Eval,
@@ -90,6 +90,23 @@ IMPOSSIBLE = {
     "a keyword argument for no stage": (
         lambda: with_model(small_case(), kwargs=(Kwarg(stage=2),)),
         "outside",
+    ),
+    "a decoder without a sequence": (
+        lambda: with_model(small_case(), stages=(Stage(blocks=(Decoder(),)),) * 2),
+        "model.sequence",
+    ),
+    "positions without a decoder": (
+        lambda: with_model(small_case(), kwargs=(Kwarg(stage=1, kind="positions"),)),
+        "decoder",
+    ),
+    "two masks for one stage": (
+        lambda: with_model(
+            small_case(),
+            stages=(Stage(blocks=(Decoder(),)),) * 2,
+            sequence=2,
+            kwargs=(Kwarg(stage=1, kind="mask"), Kwarg(stage=1, kind="mask")),
+        ),
+        "twice",
     ),
     "batch dimension without sequence": (lambda: with_model(small_case(), batch_dim=1), "batch_dim"),
     "no width": (lambda: with_model(small_case(), width=0), "width"),

@@ -98,6 +98,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "FWD-26": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
     "FWD-27": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
     "FWD-28": OUTPUTS | GRADIENTS,
+    "FWD-29": OUTPUTS | LOSSES | GRADIENTS,
     "TRN-1": GRADIENTS,
     "TRN-2": LOSSES,
     "TRN-3": frozenset(f"{field} all twice" for field in GRADIENTS),

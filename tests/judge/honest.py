@@ -327,6 +327,12 @@ CASES: Mapping[str, Case] = {
     "shared": of_blocks(blocks.Shared()),
     "in place": of_blocks(blocks.Inplace()),
     "activation": of_blocks(_LINEAR, blocks.Activation(kind="sigmoid"), view_outputs=True),
+    "decoders": with_model(
+        plain_case(),
+        stages=(Stage(blocks=(blocks.Decoder(),)), Stage(blocks=(blocks.Decoder(kv_heads=2),))),
+        sequence=3,
+        kwargs=(Kwarg(stage=0, kind="positions"), Kwarg(stage=1, kind="mask")),
+    ),
     "hooks": of_blocks(blocks.Hooked(), program=(TRAIN, Zero(), TRAIN)),
     "hooks on inputs": with_model(
         plain_case(TRAIN, Zero(), TRAIN),

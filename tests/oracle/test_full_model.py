@@ -6,10 +6,10 @@ import torch
 
 from pipeconform.adapter import GradientScale
 from pipeconform.bounds.numerics import compare
-from pipeconform.case.blocks import BatchNorm, Dropout, Head, Linear, Mlp
+from pipeconform.case.blocks import BatchNorm, Decoder, Dropout, Head, Linear, Mlp, Norm
 from pipeconform.case.build.data import IGNORED, loss_of, make_batch
 from pipeconform.case.build.modules import build_model, build_stage
-from pipeconform.case.case import Eval, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.case import Eval, Load, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Reference
 from pipeconform.oracle.full_model import Question, answer, reference
@@ -42,6 +42,21 @@ def test_a_linear_map_has_the_gradient_computed_by_hand() -> None:
 
     torch.testing.assert_close(_gradient(found, 0, 0, "blocks.0.weight"), difference.T @ x)
     torch.testing.assert_close(_gradient(found, 0, 0, "blocks.0.bias"), difference.sum(0))
+
+
+@pytest.mark.parametrize("block", [Norm(), BatchNorm(), Decoder()], ids=repr)
+@pytest.mark.parametrize("load", [False, True])
+def test_bounds_do_not_know_how_initial_values_were_computed(block, load) -> None:
+    """They are the same numbers everywhere, though made in float32; so are values that are loaded."""
+    stage = Stage(blocks=(Linear(), block))
+    program = (*([Load()] if load else []), Train(batch_size=4, num_microbatches=2))
+    case = with_model(small_case(program=program), stages=(stage, stage), sequence=2, width=4)
+
+    found = reference(case, scale=AT_LOSS, bounds="running").steps[-1]
+
+    for s in (0, 1):
+        for bound in found.gradient_bounds[s].values():
+            assert 0 < float(bound.tensor().max()) < 1e-10
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 7])

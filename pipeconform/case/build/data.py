@@ -27,8 +27,9 @@ from pipeconform.adapter import (
     Whole,
     module_state,
 )
+from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.build.modules import VOCABULARY, build_stage
-from pipeconform.case.case import Carried, Case, Eval, LossSpec, Train
+from pipeconform.case.case import Carried, Case, Eval, KwargKind, LossSpec, Train
 from pipeconform.case.seeds import seed_of
 
 __all__ = [
@@ -73,7 +74,7 @@ def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
     found: dict[int, dict[str, SplitRule]] = {}
     for kwarg in case.model.kwargs:
         if kwarg.kind in rules:
-            found.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = rules[kwarg.kind]
+            found.setdefault(kwarg.stage, {})[kwarg.name] = rules[kwarg.kind]
     return found
 
 
@@ -111,6 +112,19 @@ def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
     factor = round(float(torch.rand((), generator=generator)), 3)
     names = [f"sample {i}" for i in torch.randperm(batch_size, generator=generator).tolist()]
     return {"factor": factor, "text": "gain" * round(1 + 8 * factor), "nothing": None, "names": names}
+
+
+def _for_decoders(
+    kind: KwargKind, leading: tuple[int, ...], *, batch_dim: int, generator: torch.Generator
+) -> Tensor:
+    """Positions of tokens in documents of random lengths, the first of which may have begun earlier; or a mask."""
+    if kind == "mask":
+        return torch.rand(leading, generator=generator) < 0.6
+    begins = torch.rand(leading, generator=generator) < 0.4
+    places = torch.randint(0, EARLIER, leading, generator=generator).movedim(batch_dim, 0)
+    for i, begin in enumerate(begins.movedim(batch_dim, 0).unbind(1)[1:], start=1):
+        places[:, i] = torch.where(begin, 0, places[:, i - 1] + 1)
+    return places.movedim(0, batch_dim)
 
 
 def _target(
@@ -178,9 +192,14 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         )
     kwargs: dict[int, dict[str, Any]] = {}
     for kwarg in model.kwargs:
-        generator = _generator(case, step_index, "gain", kwarg.stage)
+        name = kwarg.kind if kwarg.is_for_decoders else "gain"
+        generator = _generator(case, step_index, name, kwarg.stage)
         gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
-        if kwarg.kind == "number":
+        if kwarg.is_for_decoders:
+            gain = _for_decoders(kwarg.kind, leading, batch_dim=model.batch_dim, generator=generator).to(
+                device
+            )
+        elif kwarg.kind == "number":
             gain = round(float(torch.rand((), generator=generator)), 3)
         elif kwarg.kind == "listed":
             gain = [round(gain, 3) for gain in torch.rand(step.batch_size, generator=generator).tolist()]
@@ -191,7 +210,7 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
             gain = _objects(step.batch_size, generator)
         elif model.input_requires_grad and isinstance(step, Train):
             gain.requires_grad_()
-        kwargs.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = gain
+        kwargs.setdefault(kwarg.stage, {})[kwarg.name] = gain
     sizes = split_sizes(step.batch_size, m)
     target = _target(case, leading, sizes, _generator(case, step_index, "target"), step_index=step_index).to(
         device

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case import blocks
+from pipeconform.case.build.decoder import DecoderLayer
 from pipeconform.case.build.graph_layers import graph_layer
 from pipeconform.case.build.hook_layers import GradientHookedLayer, InputHookedLayer
 from pipeconform.case.build.synced_norm import SyncedNormLayer
@@ -270,6 +271,10 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return nn.LayerNorm(width)
         case blocks.Attention():
             return _Attention(width, sequence_dim=1 - model.batch_dim)
+        case blocks.Decoder(kv_heads=kv_heads):
+            return DecoderLayer(
+                width, kv_heads=kv_heads, sequence=model.sequence, sequence_dim=1 - model.batch_dim
+            )
         case blocks.Embedding():
             return nn.Embedding(VOCABULARY, width)
         case blocks.Head():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeconform.case.build import merges, passages
+from pipeconform.case.build.decoder import DecoderLayer
 from pipeconform.case.build.hook_layers import InputHookedLayer
 from pipeconform.case.build.layers import VOCABULARY, DropoutLayer, module_of
 from pipeconform.case.case import Case, KwargKind, Model, Stage
@@ -100,7 +101,8 @@ class StageModule(nn.Module):
             self.learned = nn.Parameter(torch.empty(model.width))
         if index in model.tied:
             self.tied = nn.Parameter(torch.empty(model.width, model.width))
-        self.kwargs = {f"gain_{index}": kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
+        self.kwargs = {kwarg.name: kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
+        self.told = {kwarg.name for kwarg in model.kwargs if kwarg.stage == index and kwarg.is_for_decoders}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the stage on one microbatch."""
@@ -143,8 +145,9 @@ class StageModule(nn.Module):
         for passage, value in zip(self.arriving, passing, strict=True):
             if self.index in passage.users:
                 x = passages.use(passage.kind, x, value)
+        told = {self.kwargs[name]: kwargs[name] for name in self.told}
         for block in self.blocks[1:] if self.model.tokens and self.index == 0 else self.blocks:
-            x = block(x)
+            x = block(x, **told) if isinstance(block, DecoderLayer) else block(x)
         if self.index in self.model.tied:
             x = x + torch.tanh(functional.linear(x, self.tied))
         if not self.model.view_outputs:
@@ -168,7 +171,7 @@ class StageModule(nn.Module):
                 x = x * value.unsqueeze(-1)
             else:
                 x = x + 0.5 * value
-        for name in sorted(kwargs):
+        for name in sorted(kwargs.keys() - self.told):
             x = x * (1.0 + _gain_of(self.kwargs[name], kwargs[name], like=x, batch_dim=self.model.batch_dim))
         return x
 

@@ -41,7 +41,7 @@ PARTS: tuple[Part, ...] = (
     fewer_samples,
     plainer_values,
 )
-_COSTLY = (blocks.Mlp, blocks.Attention)
+_COSTLY = (blocks.Mlp, blocks.Attention, blocks.Decoder)
 _SEVERAL = 2
 """The number of ranks, microbatches and values below which little can go wrong between them."""
 _LEAPS: tuple[tuple[bool, frozenset[Part]], ...] = (

@@ -20,10 +20,13 @@ from pipeconform.case.mistakes import Mistake
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
-MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention)
+MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Decoder)
 """Blocks that change a stage's input; every drawn stage has one."""
-ORDINARY = (*MAPS, blocks.Norm)
+ORDINARY = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Norm)
 """Blocks that no subject is about."""
+
+_LEAST_OF_DECODERS = 2
+"""The width below which RMSNorm gives the same for every sample, but for signs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,8 @@ def _computes(case: Case) -> bool:
         return False
     if case.has(blocks.Norm) and model.width <= 2:
         return False  # normalising one or two values gives the same for every sample
+    if case.has(blocks.Decoder) and model.width < _LEAST_OF_DECODERS:
+        return False
     if model.width % case.world.num_tensor_ranks and case.world.tensor is not None and case.world.tensor.maps:
         return False  # where a part has nothing of a map, DTensor itself cuts the gradient otherwise
     return any(not stage.frozen and any(not block.frozen for block in stage.blocks) for stage in model.stages)

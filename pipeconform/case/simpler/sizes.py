@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
+from pipeconform.case.blocks import Head
 from pipeconform.case.case import ByHand, Case, Eval, Model, Passage, Step, Train, World
 from pipeconform.case.misplans import Misplan, num_surplus
 from pipeconform.case.mistakes import Mistake
@@ -163,9 +164,12 @@ def _named(case: Case) -> set[int]:
 def _with_stages(model: Model, kept: Sequence[int], moved: _Moved) -> Model:
     kwargs = tuple(structs.replace(one, stage=moved(one.stage)) for one in model.kwargs if one.stage in kept)
     passages = tuple(map(moved.passage, model.passages))
+    stages = [model.stages[s] for s in kept]
+    if isinstance(head := model.stages[-1].blocks[-1], Head) and kept[-1] < len(model.stages) - 1:
+        stages[-1] = structs.replace(stages[-1], blocks=(*stages[-1].blocks, head))
     return structs.replace(
         model,
-        stages=tuple(model.stages[s] for s in kept),
+        stages=tuple(stages),
         kwargs=kwargs,
         passages=tuple(one for one in passages if one is not None),
         tied=tuple(moved(s) for s in model.tied if s in kept),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeconform.adapters.torch_release import CLASS_NAMES
 from pipeconform.case import blocks
+from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import ByHand, Case, Eval, Optimize, Sgd, Train
 from pipeconform.execute.by_hand import CALLS, DUE, TOLD
@@ -76,7 +77,8 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "x": "x" if case.model.container == "tensor" else "*x",
         "returned": {"output": "outputs", "loss": "losses"}.get(aspect.returns, ""),
         "joined": "torch.cat" if aspect.returns == "output" else "torch.stack",
-        "has_norms": case.has(blocks.Norm, blocks.BatchNorm, blocks.Unused),
+        "has_norms": case.has(blocks.Norm, blocks.BatchNorm, blocks.Unused, blocks.Decoder),
+        "longest": EARLIER + case.model.sequence,
         "deferred": case.has(blocks.Deferred),
         "bounds": bounds_on_inputs(case) if aspect.kind == "alive" else {},
         "limit": f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else "",

@@ -13,6 +13,8 @@ ORDINARY = [
     blocks.Mlp(),
     blocks.Norm(),
     blocks.Attention(),
+    blocks.Decoder(),
+    blocks.Decoder(kv_heads=2),
     blocks.BatchNorm(),
     blocks.Dropout(),
     blocks.Shared(),

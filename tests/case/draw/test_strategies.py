@@ -117,6 +117,7 @@ def test_only_what_is_claimed_is_drawn() -> None:
         Focus.UNEVEN,
         Focus.INPLACE,
         Focus.ACTIVATIONS,
+        Focus.DECODERS,
         Focus.TARGETS,
         Focus.VIEWS,
         Focus.EDGE,

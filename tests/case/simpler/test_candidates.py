@@ -14,8 +14,19 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter
 
 from pipeconform.adapter import GradientScale
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.case.blocks import Attention, Linear, Mlp, Norm
-from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.blocks import Attention, Decoder, Linear, Mlp, Norm
+from pipeconform.case.case import (
+    Case,
+    Eval,
+    Kwarg,
+    Model,
+    Stage,
+    Train,
+    World,
+    Zero,
+    decode_case,
+    encode_case,
+)
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
@@ -92,7 +103,7 @@ def test_what_is_written_of_a_case_is_what_is_read_of_it(focus: Focus) -> None:
     for corpus in _corpora(focus):
         for case in drawn(corpus):
             told = (case.model, case.loss, case.program, case.optimizer, case.world)
-            costly = sum(isinstance(block, Mlp | Attention) for block in case.blocks())
+            costly = sum(isinstance(block, Mlp | Attention | Decoder) for block in case.blocks())
             assert weight(case)[5] == sum(_read(msgspec.to_builtins(part)) for part in told) + costly
 
 
@@ -163,6 +174,25 @@ def test_a_plain_case_leaps_to_the_plainest() -> None:
 
     assert first == plainest(1, 1)
     assert second == plainest(2, 2)
+
+
+def test_decoders_become_linear_maps_but_for_what_the_requirement_is_about() -> None:
+    """Whatever shows a violation: the layer in one stage stays, without keyword arguments and with one head of keys."""
+    stage = Stage(blocks=(Decoder(kv_heads=2), Decoder()))
+    step = Train(batch_size=12, num_microbatches=4)
+    kwargs = tuple(Kwarg(stage=s, kind=kind) for s in range(2) for kind in ("positions", "mask"))
+    case = Case(
+        model=Model(width=8, sequence=3, stages=(stage, stage), kwargs=kwargs),
+        schedule="1F1B",
+        world=World(size=2, pipeline_ranks=(0, 1)),
+        program=(step, Zero(), step),
+    )
+    corpus = next(one for one in _corpora(Focus.DECODERS) if one.schedule.name == "1F1B")
+    _, second, *_ = leaps(case, _kept(JUDGEMENTS["FWD-29"], corpus, case))
+
+    assert sorted(repr(block) for block in second.blocks()) == ["Decoder()", "Linear()"]
+    assert second.model.kwargs == ()
+    assert second.model.sequence == 1
 
 
 def test_what_stands_by_and_what_comes_twice_goes_first() -> None:

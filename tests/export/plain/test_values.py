@@ -18,6 +18,8 @@ ALL = (
     blocks.Mlp(),
     blocks.Norm(),
     blocks.Attention(),
+    blocks.Decoder(),
+    blocks.Decoder(kv_heads=2),
     blocks.BatchNorm(),
     blocks.Shared(),
     blocks.Unused(),

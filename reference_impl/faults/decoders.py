@@ -1,0 +1,88 @@
+"""Faults that linear maps do not show: what decoder layers need besides parameters and the main stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, Plan
+
+from ..adapter import ReferencePipeline
+from ..runtime import Work
+from ..stage import Stage
+from .fault import breaks
+
+_WRONG = r"in stage \d is not the reference's|output of microbatch|loss of microbatch"
+
+
+@breaks("FWD-29", tells=_WRONG, source="https://github.com/pytorch/torchtitan/issues/316")
+class TablesOutsideOfState(ReferencePipeline):
+    """Stages are filled from a state, so that buffers which are no part of it are empty."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        for module in self.modules.values():
+            kept = module.state_dict()
+            for name, buffer in module.named_buffers():
+                if name not in kept:
+                    buffer.zero_()  # memory that was never written may hold anything, the right values too
+
+
+class _ChangedKwargs(ReferencePipeline):
+    """Hands over other keyword arguments that are integers or truth values."""
+
+    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
+        """What a stage gets instead of a value, which is `first` in the first microbatch."""
+        raise NotImplementedError
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+
+        def other(s: int, value: Any, first: Any) -> Any:
+            told = isinstance(value, Tensor) and not value.is_floating_point()
+            return self.changed(s, value, first) if told else value
+
+        return replace(
+            work,
+            kwargs={
+                s: [{name: other(s, value, rows[0][name]) for name, value in row.items()} for row in rows]
+                for s, rows in work.kwargs.items()
+            },
+        )
+
+
+@breaks("FWD-29", tells=_WRONG, source="https://github.com/pytorch/torchtitan/issues/1723")
+class MaskOfTheFirst(_ChangedKwargs):
+    """Masks and positions are those of the first microbatch, for all of them."""
+
+    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
+        return first
+
+
+@breaks("FWD-29", tells=_WRONG, source="https://github.com/NVIDIA/Megatron-LM/issues/752")
+class MasksForFirstOnly(_ChangedKwargs):
+    """Stages after the first get masks that hide nothing."""
+
+    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
+        return torch.ones_like(value) if stage and value.dtype == torch.bool else value
+
+
+@breaks(
+    "FWD-29",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/deepspeedai/DeepSpeed/issues/5701",
+)
+class KwargsCast(Stage):
+    """Keyword arguments are cast to the dtype of the stage's parameters, as its inputs are."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        dtype = next(self.module.parameters()).dtype
+        cast = {name: one.to(dtype) if isinstance(one, Tensor) else one for name, one in kwargs.items()}
+        return super().forward(microbatch, inputs, cast, differentiate=differentiate, boundary=boundary)
