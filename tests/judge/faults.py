@@ -30,7 +30,6 @@ from tests.judge.honest import (
     honest,
     masks_for,
     of_blocks,
-    plain_case,
 )
 from tests.judge.spoiling import Path, at, nudged, replaced
 from tests.judge.test_hooks import with_dry_run
@@ -97,9 +96,9 @@ def _uneven() -> Evidence:
 
 
 def _tied() -> Evidence:
-    """A tied weight that its second stage rounds differently from its first."""
-    made = honest(with_model(plain_case(), tied=(0, 1)))
-    return _rounded(made, 1, ("steps", 0, "parameters", 1, "tied"))
+    """A tied weight whose update its second stage rounds differently from its first."""
+    made = honest(with_model(CASES["optimizer"], tied=(0, 1)))
+    return _rounded(made, 1, ("steps", 4, "parameters", 1, "tied"))
 
 
 def _without_weights(name: str = "plain") -> Evidence:
