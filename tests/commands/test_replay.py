@@ -108,6 +108,13 @@ def test_an_unknown_id_is_answered_with_the_nearest(tmp_path):
         read_stored("FWD-1:GPipe:1f3a", result=tmp_path)
 
 
+def test_an_id_may_be_longer_than_a_file_s_name(tmp_path):
+    write_result(result(VIOLATION), tmp_path / "result.json")
+
+    with pytest.raises(UnknownNameError, match="FWD-1:default:default"):
+        read_stored("FWD-1" + ":default" * 100, result=tmp_path)
+
+
 def test_a_result_without_violations_has_nothing_to_replay(tmp_path):
     write_result(result(), tmp_path / "result.json")
 
