@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ def read_stored(stored: str, *, result: Path) -> Stored:
         UnknownNameError: the result file has no violation with that id.
     """
     path = Path(stored)
-    if path.suffix == ".json" or _is_file(path):
+    # an ID may be longer than a file's name can be, for which Path.is_file raises
+    if path.suffix == ".json" or os.path.isfile(path):
         return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
     file = result / RESULT_NAME if result.is_dir() else result
     violations = {v.id: (cell, v) for cell in read_result(file).cells for v in cell.violations}
@@ -76,13 +78,6 @@ def read_stored(stored: str, *, result: Path) -> Stored:
         variant=cell.variant,
         violation=violation,
     )
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # an id may be longer than a file's name can be
-        return False
 
 
 def _text(path: Path) -> bytes:

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def resolve(reference: str) -> str:
         raise BadAdapterError(f"cannot read --impl {reference!r}{_hint(reference)}: expected {_FORMS}")
     if where.endswith(".py"):
         path = Path(where).expanduser().resolve()
-        if not path.is_file():
+        if not os.path.isfile(path):  # Path.is_file raises for what is too long to be a file's name
             others = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
             raise BadAdapterError(
                 f"--impl {reference!r}: there is no file {where}{hint(nearest(path.name, others))}"

@@ -80,6 +80,11 @@ def test_a_missing_file_is_named():
         resolve("no/such/file.py:MyAdapter")
 
 
+def test_a_name_that_no_file_can_have_is_named():
+    with pytest.raises(BadAdapterError, match=r"there is no file a{300}\.py"):
+        resolve(f"{'a' * 300}.py:MyAdapter")
+
+
 def test_a_missing_module_is_named():
     assert message("no_such_package:MyAdapter").endswith(
         "importing no_such_package raised ModuleNotFoundError: No module named 'no_such_package'"

@@ -20,9 +20,10 @@ from pipeconform.case.mistakes import Mistake
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
-MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Decoder)
+_OF_NO_SUBJECT = (blocks.Linear, blocks.Mlp, blocks.Attention)
+MAPS = (*_OF_NO_SUBJECT, blocks.Decoder)
 """Blocks that change a stage's input; every drawn stage has one."""
-ORDINARY = (blocks.Linear, blocks.Mlp, blocks.Attention, blocks.Norm)
+ORDINARY = (*_OF_NO_SUBJECT, blocks.Norm)
 """Blocks that no subject is about."""
 
 _LEAST_OF_DECODERS = 2

@@ -81,9 +81,8 @@ def is_initialized() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name == "_initialized"
-    ):  # torch.utils.checkpoint restores random numbers of the device only where it is true
+    # torch.utils.checkpoint restores random numbers of the device only where `_initialized` is true
+    if name == "_initialized":
         return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
