@@ -52,6 +52,7 @@ from pipeconform.contract.helpers import (
     step_modules,
 )
 from pipeconform.contract.operations import LoadState, Mode, Operation, OptimizerStep, StepResult, ZeroGrad
+from pipeconform.contract.placing import placed
 from pipeconform.contract.plan import (
     AdamStep,
     Boundary,
@@ -130,6 +131,7 @@ __all__ = [
     "module_gradients",
     "module_state",
     "optimizer_of",
+    "placed",
     "placement_of",
     "step_modules",
 ]

@@ -33,6 +33,7 @@ from pipeconform.adapter import (
     TracingClaim,
     module_gradients,
     module_state,
+    placed,
     step_modules,
 )
 from pipeconform.schedule import to_csv, without_communication
@@ -332,7 +333,7 @@ class ReferencePipeline:
             stage.clear()
 
     def _traced_modules(self, traced: TracedPipe) -> dict[int, nn.Module]:
-        return {s: traced.modules[s].to(self.plan.ranks.device) for s in self.plan.owned_stages()}
+        return {s: placed(traced.modules[s], self.plan.ranks.device) for s in self.plan.owned_stages()}
 
     @property
     def position(self) -> int:

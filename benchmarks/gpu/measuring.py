@@ -85,7 +85,7 @@ def bits(call: Call, folder: Path) -> Measured:
 def hang(call: Call, folder: Path) -> Measured:
     """The explanation of a deadlock, and the dumps beside it."""
     vector = call(on_ranks.hang, str(folder), _DUMP_AFTER)
-    text = vector.describe()
+    text = vector.explain()
     (folder / "explanation.txt").write_text(text, encoding="utf-8")
     dumps = sorted(folder.glob("flight-*.pickle"))
     rows = []

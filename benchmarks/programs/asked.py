@@ -108,7 +108,7 @@ def of_fault(fault: Fault, pools: Pools) -> Asked | None:
     shows it each time, it is the last one tried.
     """
     one, by_chance = runner(pools, fault.reference), []
-    for case in cases_of(fault, describe(pools, fault.reference)):
+    for case in cases_of(fault, describe(pools, resolve(fault.reference))):
         first = _seen(case, fault, one)
         if first is None:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeconform.contract.placing import placed
 from pipeconform.contract.rules import MergeRule, SplitRule
 from pipeconform.contract.tensor import TensorParallel
 
@@ -242,7 +243,7 @@ class Plan:
 
     def build_owned(self) -> dict[int, nn.Module]:
         """Build the stages this rank owns, on its device."""
-        return {s: self.stages[s]().to(self.ranks.device) for s in self.owned_stages()}
+        return {s: placed(self.stages[s](), self.ranks.device) for s in self.owned_stages()}
 
     @property
     def first_rank(self) -> int:

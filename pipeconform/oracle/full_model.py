@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform import adapter as contract
-from pipeconform.adapter import GradientScale, Microbatch
+from pipeconform.adapter import GradientScale, Microbatch, placed
 from pipeconform.case.blocks import Compiled, SyncedNorm
 from pipeconform.case.build import data
 from pipeconform.case.build.graph_layers import deferred_weights
@@ -202,11 +202,11 @@ def reference(
 
 def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
     """The model's stages, with `replay` as their listener."""
-    stages: list[nn.Module] = [build_stage(case, s).to(device) for s in range(case.num_stages)]
+    stages: list[nn.Module] = [placed(build_stage(case, s), device) for s in range(case.num_stages)]
     tie(case, stages)
     if case.model.split is not None:
         # what a front end makes of the model is its own affair: the whole model is one stage here
-        stages = [build_whole(case).to(device)]
+        stages = [placed(build_whole(case), device)]
     for stage in stages:
         stage.recorder = replay  # type: ignore[assignment]  # a listener, no tensor or module
     return stages

@@ -26,7 +26,6 @@ __all__ = [
     "build",
     "loss_of",
     "objective",
-    "placed",
     "skeleton_of",
     "tensors_in",
 ]
@@ -56,26 +55,6 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
     module = build_sharded(case, rank=rank) if case.module in SHARDED_MODULES else _built(case, rank=rank)
     if case.deferred:
         initialised(module, above=rank if case.own_values else 0)
-    return module
-
-
-def placed(module: nn.Module, device: str) -> nn.Module:
-    """The module with its parameters and buffers on `device`, except for those on the meta device.
-
-    ``Module.to`` would make two parameters of a shared one on devices whose tensors cannot take a CPU tensor's place.
-    """
-    moved: dict[Tensor, Tensor] = {}
-    for part in module.modules():
-        tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-        for table in tables:
-            for name, tensor in table.items():
-                if tensor is None or tensor.is_meta or tensor.device == torch.device(device):
-                    continue
-                if tensor not in moved:
-                    value = tensor.detach().to(device)
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    moved[tensor] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
-                table[name] = moved[tensor]
     return module
 
 

@@ -17,11 +17,12 @@ from torch.futures import Future
 
 from pipeconform.case.seeds import seed_process
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
+from pipeconform.contract.placing import placed
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
 from pipeconform.ranks.rank import raised_from
 from pipeconform.wrapper import Wrapper, WrapperAdapter
-from pipeconform.wrappers.modules import batch_of, build, objective, placed, skeleton_of, tensors_in
+from pipeconform.wrappers.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.wrappers.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.wrappers.references import agent_for
 from pipeconform.wrappers.sharded_modules import compile_parts

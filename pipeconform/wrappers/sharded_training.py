@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.contract.placing import placed
 from pipeconform.observe.array import Array
 from pipeconform.wrapper_tools.collectives import Collective, delayed
-from pipeconform.wrappers.modules import batch_of, build, objective, placed
+from pipeconform.wrappers.modules import batch_of, build, objective
 from pipeconform.wrappers.sharded_modules import DELAY
 from pipeconform.wrappers.special import LR
 

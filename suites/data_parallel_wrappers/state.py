@@ -192,10 +192,13 @@ def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
                 return
 
 
+_ANOTHER = 7
+"""The index of a device that no rank has, if ranks have devices: the module is not on it."""
+
+
 def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
     yield WrapperCase(module="two_devices")
-    # a device that no rank has, if ranks have devices: the module is not on it
-    yield WrapperCase(options=WrapOptions(device_ids=(7,)))
+    yield WrapperCase(options=WrapOptions(device_ids=(_ANOTHER,)))
     yield WrapperCase(options=WrapOptions(device_ids=(0, 1)))
     yield WrapperCase(options=WrapOptions(output_device=1))
 
@@ -213,11 +216,13 @@ def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
 )
 def devices_that_do_not_fit(evidence: WrapperEvidence) -> Iterator[Finding]:
     """A module on several kinds of devices, and arguments that name devices on which the module is not, raise
-    an error on every rank when the module is wrapped, which mentions devices.
+    an error that mentions devices, on every rank: when the module is wrapped, or in the first forward.
 
-    Found later, it is an error inside a collective, or inputs on another device than the parameters.
+    Found later, it is an error inside a collective. The first forward is soon enough for the index of another device of
+    the right kind: inputs are moved there, and nothing was computed before.
     """
-    yield from refused(evidence, where="wrap", words=("device",), types=MISUSE)
+    named = evidence.case.options.device_ids == (_ANOTHER,)
+    yield from refused(evidence, where="wrap|step 0" if named else "wrap", words=("device",), types=MISUSE)
 
 
 def _deferred(claims: WrapperClaims) -> Iterator[WrapperCase]:
