@@ -1,4 +1,4 @@
-"""Which releases of torch this version works with, checked without importing torch.
+"""Which releases of torch this version works with, checked without importing torch, and whether it can be imported.
 
 Adapters find out by themselves what a release lacks, from torch's own signatures and operators; no other file compares
 versions.
@@ -11,12 +11,13 @@ import os
 import re
 from importlib import metadata
 
-from pipeconform.errors import UsageError
+from pipeconform.errors import HarnessError, UsageError
 
 __all__ = [
     "ALLOW_UNTESTED",
     "TESTED_TORCH",
     "describe_range",
+    "import_torch",
     "is_release_range",
     "is_within",
     "require_supported_torch",
@@ -85,6 +86,19 @@ def require_supported_torch() -> None:
     reason = why_unsupported(torch_version())
     if reason is not None:
         raise UsageError(reason)
+
+
+def import_torch() -> None:
+    """Import torch; the backends of devices that are installed beside it are loaded, too.
+
+    Raises:
+        HarnessError: it cannot be imported here; the message says why.
+    """
+    try:
+        import torch  # noqa: F401 - takes time that not every command needs
+    except Exception as error:
+        why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
+        raise HarnessError(f"torch cannot be imported: {why}") from error
 
 
 _BOUND = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")

@@ -1,5 +1,9 @@
 """The range of torch that is supported."""
 
+import os
+import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -57,6 +61,25 @@ def test_a_missing_torch_is_refused(monkeypatch):
 
     with pytest.raises(UsageError, match=r"torch is not installed; pip install"):
         supported.require_supported_torch()
+
+
+def test_a_torch_that_cannot_be_imported_is_the_machines_fault(tmp_path):
+    """As if the backend of a device were installed that cannot be loaded: torch loads all that there are."""
+    about = tmp_path / "broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nbroken = broken:autoload\n")
+    (tmp_path / "broken.py").write_text("def autoload():\n    raise OSError('libbroken.so: no such file')\n")
+    command = [sys.executable, "-m", "pipeconform", "list", "--impl", "torch"]
+    found = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=found, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    assert re.fullmatch(
+        r"pipeconform: torch cannot be imported: Failed to load the backend extension: broken\..*: "
+        r"libbroken\.so: no such file\n",
+        done.stderr,
+    )
 
 
 def test_the_installed_torch_is_supported():

@@ -18,7 +18,7 @@ from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
 from pipeconform.execute.implementation import resolve
 from pipeconform.spec import certification_level, mandatory
-from pipeconform.supported import require_supported_torch
+from pipeconform.supported import import_torch, require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.commands.certifying import Certified
@@ -111,6 +111,7 @@ def certify_implementation(
     resolve(options.implementation)
     if shard is not None:
         parse_shard(shard)
+    import_torch()
     from pipeconform.commands.certifying import certified  # noqa: PLC0415 - imports torch
 
     return certified(options, wanted, out=out, shard=shard, workers=workers, live=live, log=log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeconform.adapter import Description
 from pipeconform.execute.implementation import resolve
 from pipeconform.ranks.pools import Pools
-from pipeconform.supported import require_supported_torch
+from pipeconform.supported import import_torch, require_supported_torch
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["any_description_of"]
@@ -20,6 +20,7 @@ def any_description_of(impl: str) -> Description | WrapperDescription:
     """
     require_supported_torch()
     full = resolve(impl)  # refuses a wrong name before a process is started
+    import_torch()
     from pipeconform.campaign.describing import describe  # noqa: PLC0415 - imports torch
 
     with Pools() as pools:

@@ -16,9 +16,10 @@ from pipeconform.commands.say import say
 from pipeconform.commands.stored import Stored, read_stored
 from pipeconform.errors import UsageError
 from pipeconform.report.location import DEFAULT_RESULT
-from pipeconform.supported import require_supported_torch
+from pipeconform.supported import import_torch, require_supported_torch
 
 if TYPE_CHECKING:
+    import_torch()
     from pipeconform.campaign.again import Outcomes
     from pipeconform.spec import Requirement
 

@@ -12,7 +12,7 @@ from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError
 from pipeconform.report.console import SafeConsole
 from pipeconform.spec.selection import named_requirements, select_requirements
-from pipeconform.supported import require_supported_torch
+from pipeconform.supported import import_torch, require_supported_torch
 
 __all__ = ["selftest"]
 
@@ -37,6 +37,7 @@ def selftest(*, every: bool, requirements: str | None, **where: Unpack[Where]) -
     require_supported_torch()
     asked = names(requirements)
     wanted = sorted(named_requirements(asked) if asked else select_requirements(()))
+    import_torch()
     from pipeconform.certificate.canaries import faults_of, one_each  # noqa: PLC0415 - imports torch
     from pipeconform.commands.canaries import canary_table, watched_canaries  # noqa: PLC0415 - imports torch
 

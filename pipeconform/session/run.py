@@ -34,7 +34,7 @@ from pipeconform.session.junit import record_causes
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
 from pipeconform.showing import shown, shown_json, shown_line
-from pipeconform.supported import require_supported_torch, torch_version, why_untested
+from pipeconform.supported import import_torch, require_supported_torch, torch_version, why_untested
 
 if TYPE_CHECKING:
     from pipeconform.report.progress import Progress
@@ -161,6 +161,7 @@ class PytestRun:
 
     def _start_judging(self) -> Judging:
         with without_collecting():
+            import_torch()
             from pipeconform.session.judging import Judging
 
         if self._share is None:

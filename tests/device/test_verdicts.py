@@ -75,6 +75,16 @@ def test_a_planted_fault_shows_on_the_device_only(judged, monkeypatch, fault, re
     assert judged(f"{PLANTED}:Planted", on="testdev", **asked) != {(requirement, "GPipe"): "passed"}
 
 
+@pytest.mark.slow
+def test_ties_and_hooks_are_judged_on_the_device(typed, device, monkeypatch):
+    """`Module.to` loses them there, and what neither the engine nor the oracle has is not compared."""
+    monkeypatch.setenv("TESTDEV_SWITCHES", "nccl")
+    asked = ("selftest", "--all", "--requirements", "FWD-17,FWD-27,TRN-8,TRN-17")
+    code, shown, said = typed(*asked, "--device", "testdev", "--backend", "testccl")
+    assert code == 0, shown + said
+    assert "NOT DETECTED" not in shown
+
+
 def test_the_package_of_the_device_is_what_the_page_on_accelerators_shows():
     entry = building.VENDOR / "testdev-1.0.dist-info" / "entry_points.txt"
     page = Path(__file__).parents[2] / "docs" / "accelerators.md"
