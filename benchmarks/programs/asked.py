@@ -48,6 +48,7 @@ class WrongUse:
     tells: str
     also: tuple[str, ...] = ()
     expected_status: str = "failed"
+    or_hangs: bool = False
 
     @property
     def is_installed(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from pipeconform.campaign.describing import AnyDescription, describe, runner_of
 from pipeconform.campaign.targets import target_of
 from pipeconform.case.any_case import AnyCase
+from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import profile
 from pipeconform.spec.wrappers import any_requirement
@@ -59,6 +60,10 @@ class Fault(Protocol):
     @property
     def tells(self) -> str:
         """A regular expression that the finding's message must match."""
+
+    @property
+    def or_hangs(self) -> bool:
+        """Whether a hang shows it, too, whatever its message is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +117,7 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
         found = runner.judged(row, case, execution).outcomes
         executions += 1 + runner.repetitions(row, execution, anew=True)
         shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in found]
-        told = [one.finding for one in found if one.status.value == fault.expected_status]
-        hit = next((one for one in told if re.search(fault.tells, one.message)), None)
+        hit = next((one.finding for one in found if _shows(one, fault)), None)
         if hit is not None:
             where = f" ({hit.where()})" if hit.where() else ""
             message, caught = hit.message + where, case
@@ -127,3 +131,10 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
         seconds=round(time.monotonic() - begun, 3),
         case=caught,
     )
+
+
+def _shows(outcome: Outcome, fault: Fault) -> bool:
+    if fault.or_hangs and outcome.status is Status.HUNG:
+        return True
+    said = re.search(fault.tells, outcome.finding.message)
+    return outcome.status.value == fault.expected_status and said is not None

@@ -69,7 +69,8 @@ def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]
     if not plain or len(set(canary.shown)) < len(canary.shown):
         text = f"{canary.fault} showed something else than statuses and signatures: {list(canary.shown)}"
         yield Doubt(file=CANARIES, field="shown", text=text)
-    if canary.detected and not any(one.startswith(f"{canary.expected}: ") for one in canary.shown):
+    shows = (f"{canary.expected}: ", *(("hung: ",) if fault.or_hangs else ()))
+    if canary.detected and not any(one.startswith(shows) for one in canary.shown):
         text = f"{canary.fault} was detected by {canary.expected!r}, but that is not among what it showed"
         yield Doubt(file=CANARIES, field="shown", text=text)
     if not (math.isfinite(canary.seconds) and canary.seconds >= 0):

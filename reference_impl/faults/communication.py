@@ -52,6 +52,7 @@ class _LastStep(Step):
 @breaks(
     "COM-1",
     tells=r"rank \d's send of float32\[1\] to rank \d with tag 1, operation \d+ is never received by rank \d",
+    or_hangs=True,
 )
 class LeftoverSend(_LastStep):
     """After every step the first rank sends a byte that no rank receives."""
@@ -65,6 +66,7 @@ class LeftoverSend(_LastStep):
 @breaks(
     "COM-1",
     tells=r"no rank sends what rank \d's receive of float32\[1\] from rank \d with tag 1, operation \d+ would",
+    or_hangs=True,
 )
 class LeftoverReceive(_LastStep):
     """After every step the first rank posts a receive for which nothing comes."""
@@ -101,7 +103,7 @@ class _Cut(WatchedWork):
         self.data.copy_(self.longer[: self.data.numel()])
 
 
-@breaks("COM-1", tells=r"send of uint8\[16\] .* is taken by rank \d's receive of uint8\[24\]")
+@breaks("COM-1", tells=r"send of uint8\[16\] .* is taken by rank \d's receive of uint8\[24\]", or_hangs=True)
 class LongerReceive(Link):
     """Receives are posted for more bytes than are sent."""
 

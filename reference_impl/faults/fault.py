@@ -45,6 +45,8 @@ class Fault:
     """A regular expression that the finding's message matches: it names the right stage and microbatch."""
     source: str = ""
     """A link to the report of this defect in a real engine; empty if it was invented."""
+    or_hangs: bool = False
+    """Whether a hang shows it, too: backends such as NCCL wait for what is pending, and for messages of one size."""
 
 
 def breaks(
@@ -55,6 +57,7 @@ def breaks(
     status: Status = "failed",
     tells: str = "",
     source: str = "",
+    or_hangs: bool = False,
 ) -> Callable[[type], type[ReferenceAdapter]]:
     """Label a class as a fault, and make it an adapter: the reference with this class in place of its own.
 
@@ -75,6 +78,7 @@ def breaks(
             reference=f"{adapter.__module__}:{adapter.__name__}",
             tells=tells,
             source=source,
+            or_hangs=or_hangs,
         )
         return adapter
 
