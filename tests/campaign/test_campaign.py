@@ -9,11 +9,15 @@ from pipeconform.campaign import pipeline_runner as module
 from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.pipeline import AskedOfPipeline
 from pipeconform.campaign.telling import weights
+from pipeconform.case.case import Case
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.spec import profile, requirement
-from tests.campaign.campaigns import campaign
+from tests.campaign.campaigns import ExecutesNothing, campaign
+from tests.case.examples import small_case
 
 CASES = {}
 """Every case that was judged, by digest."""
@@ -505,3 +509,61 @@ def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(monkeypatch):
         "DualPipeV": 3,
     }
     assert {one.num_ranks for one in found.values()} == {4}
+
+
+class OwnsPipelines(ExecutesNothing):
+    """A runner that knows which cases are its own."""
+
+    promises = True
+
+    def own(self, case):
+        return case if isinstance(case, Case) else None
+
+
+def _two_variants(**changes):
+    made = campaign(**changes)
+    made.runners = {"default": OwnsPipelines(), "validated": OwnsPipelines()}
+    return made
+
+
+def test_a_variant_that_the_implementation_does_not_name_is_refused():
+    with pytest.raises(UnknownNameError, match="unknown environment variant 'validatd'; nearest: validated"):
+        _two_variants().runner("validatd")
+
+
+@pytest.mark.parametrize(
+    ("varied", "requirement", "expected"),
+    [
+        (None, "FWD-1", ("default", "validated")),
+        (("ERR",), "ERR-3", ("default", "validated")),
+        (("ERR",), "FWD-1", ("default",)),
+        ((), "ERR-3", ("default",)),
+    ],
+)
+def test_variants_are_judged_in_the_chapters_that_the_profile_names(varied, requirement, expected):
+    assert _two_variants(varied=varied).variants_of(requirement) == expected
+
+
+def test_a_stored_case_of_a_wrapper_is_refused_by_a_pipeline():
+    with pytest.raises(
+        UsageError, match=r"^torch is a pipeline, but kept.json is not a case for a pipeline$"
+    ):
+        _two_variants().judged_by(WrapperCase(module="plain"), name="kept.json")
+
+
+def test_a_stored_case_is_judged_by_what_it_was_stored_for():
+    made, case = _two_variants(), small_case()
+    assert [row.id for row in made.judged_by(case, name="kept.json", stored="TRN-1")] == ["TRN-1"]
+    assert [row.id for row in made.judged_by(case, name="kept.json", asked="FWD-1", stored="TRN-1")] == [
+        "FWD-1"
+    ]
+
+
+def test_executions_are_counted_by_case():
+    made, case = _two_variants(), small_case()
+    made.count(case)
+    first = set(made.points)
+    made.count(case, times=3)
+    assert made.executed == {case.digest: 4}
+    assert made.num_ranks == {case.digest: case.num_ranks}
+    assert first == made.points == made.target.points(case) != set()
