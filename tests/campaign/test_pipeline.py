@@ -5,10 +5,11 @@ from msgspec import structs
 
 from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.campaign.target import some_of
-from pipeconform.case.case import Train, World
+from pipeconform.case.case import Eval, Train, World
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.claims import Capabilities, Description, ErrorContract, ScheduleClaim
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.judge.precedence import EARLIER
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.spec import profile, requirement
 from tests.case.examples import EVERYTHING, small_case
@@ -141,3 +142,52 @@ def test_an_engine_for_one_rank_gets_cases_on_one():
     target = PipelineTarget(name="it", limits=Limits(capabilities=few), profile=profile("smoke"))
 
     assert {case.num_ranks for case in target.against("FWD-1", "GPipe")} == {1}
+
+
+BESIDE = structs.replace(CASE, world=World(size=3, pipeline_ranks=(0, 2)))
+EVALUATED = structs.replace(BESIDE, program=(Eval(batch_size=4, num_microbatches=2),))
+
+
+def asked(name, schedule="GPipe"):
+    return TARGET.ask(requirement(name), schedule, promises=lambda: True)
+
+
+@pytest.mark.parametrize("name", ["TRN-1", "COM-2"])
+def test_ranks_outside_of_the_pipeline_are_around_every_subject(name):
+    row, words, control = asked(name).surroundings(BESIDE)
+    assert (row.id, words) == ("COM-2", "without ranks outside of the pipeline")
+    assert (control.world.size, control.world.pipeline_ranks) == (2, (0, 1))
+    assert structs.replace(control, world=BESIDE.world) == BESIDE
+
+
+def test_nothing_is_around_a_pipeline_that_has_all_ranks():
+    assert asked("TRN-1").surroundings(CASE) is None
+
+
+def test_what_only_an_evaluation_shows_is_not_the_business_of_the_given_group():
+    """COM-2 looks at trainings, so it cannot explain the violation; of its own it can still be cleared."""
+    assert EVALUATED.trains == ()
+    assert asked("FWD-1").surroundings(EVALUATED) is None
+    assert asked("COM-2").surroundings(EVALUATED) is not None
+
+
+def test_a_control_that_is_beyond_the_claims_is_none():
+    """V has two stages per rank."""
+    assert asked("TRN-1", "V").surroundings(BESIDE) is None
+
+
+def test_requirements_explain_in_order_and_never_themselves():
+    names = [row.id for row in asked("TRN-1").explaining(CASE)]
+    assert names == list(dict.fromkeys(names))
+    assert "TRN-1" not in names
+    assert names.index("FWD-1") < names.index("TRN-3")
+    assert "TRN-1" in [row.id for row in asked("TRN-3").explaining(CASE)]
+    assert asked("TRN-1", "V").explaining(CASE) == asked("TRN-1", "V").earlier(CASE, controlled=False) == ()
+
+
+def test_behind_a_control_only_what_comes_before_by_name_is_asked():
+    alone = [row.id for row in asked("TRN-17").earlier(CASE, controlled=False)]
+    assert [row.id for row in asked("TRN-17").earlier(CASE, controlled=True)] == [
+        one for one in EARLIER["TRN-17"] if one in alone
+    ]
+    assert "FWD-1" in alone
