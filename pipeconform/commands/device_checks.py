@@ -20,6 +20,7 @@ _MOST_RANKS = 2
 _TIME_LIMIT = 60.0  # seconds for one trial
 # what a run can do without, and what it then lacks
 _DISPENSABLE = {
+    "modules": "place stages with plan.build_owned(), or with placed from pipeconform.adapter, which keep both",
     "determinism": "LIF-5 shows such operators, and other requirements may be flaky",
     "float64": "only adapters that claim smaller dtypes can be judged on it",
     "abort": "an error in one case may be reported as a rank that is stuck",

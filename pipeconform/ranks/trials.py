@@ -169,9 +169,22 @@ def _generator(device: torch.device) -> str:
     return "its state can be read and set"
 
 
+def _modules(device: torch.device) -> str:
+    from torch import nn
+
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    first.bias.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
+    nn.Sequential(first, second).to(device)
+    if second.weight is not first.weight or not first.bias._backward_hooks:
+        raise ValueError("Module.to makes new parameters: a shared one becomes two, and hooks are lost")
+    return "Module.to keeps shared parameters and hooks"
+
+
 TRIALS: Mapping[str, Callable[[torch.device], str]] = MappingProxyType(
     {
         "transfer": _transfer,
+        "modules": _modules,
         "collectives": _collectives,
         "batches": _coalescing,
         "generator": _generator,

@@ -91,7 +91,9 @@ def test_doctor_says_what_device_and_backend_can_do() -> None:
         "determinism": "ok",
         "abort": "ok",
     }
-    assert shown["float64"] == "warn"
+    assert (shown["float64"], shown["modules"]) == ("warn", "warn")
+    assert "a shared one becomes two, and hooks are lost" in done.stdout
+    assert "place stages with plan.build_owned()" in done.stdout
     assert "coalesced: one work for a batch" in done.stdout
 
 
