@@ -51,7 +51,7 @@ from .stage import Stage
 from .tables import OFFERS, actions_of, training_table
 from .tracing import TracedPipe, build_stage
 
-__all__ = ["ReferenceAdapter", "ReferencePipeline"]
+__all__ = ["ReferenceAdapter", "ReferencePipeline", "zero_on"]
 
 _CAPABILITIES = Capabilities(
     schedules=tuple(offer.claim for offer in OFFERS.values()),
@@ -313,9 +313,9 @@ class ReferencePipeline:
     def norm_of_gradients(self, norm_type: float) -> Tensor:
         """The norm over all stages, 2 or infinity, every parameter counted once; collective."""
         largest = norm_type == math.inf
-        total = torch.zeros((), dtype=torch.float64, device=self.plan.ranks.device)
+        total = zero_on(self.plan.ranks.device)
         for gradient in self.counted_gradients():
-            own = gradient.double()
+            own = gradient.to(total.dtype)
             total = torch.maximum(total, own.abs().amax()) if largest else total + own.square().sum()
         if self.plan.ranks.pipeline_group is not None:
             how = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
@@ -397,3 +397,11 @@ def _checked_placement(plan: Plan) -> tuple[int, ...]:
 def _cut_off(part: Any) -> Any:
     """A microbatch of an input without its graph; its flag still says whether its gradient is wanted."""
     return part.detach().requires_grad_(part.requires_grad) if isinstance(part, Tensor) else part
+
+
+def zero_on(device: torch.device) -> Tensor:
+    """Zero in the widest dtype in which the device computes: not all have float64."""
+    try:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    except TypeError:
+        return torch.zeros((), dtype=torch.float32, device=device)

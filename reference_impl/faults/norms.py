@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adapter import ReferencePipeline
+from ..adapter import ReferencePipeline, zero_on
 from .fault import breaks
 
 
 def _own_squares(pipeline: ReferencePipeline, *, repeated: bool) -> Tensor:
     """The sum of this rank's squares; tied parameters as often as they have names, if `repeated`."""
-    squares = torch.zeros((), dtype=torch.float64, device=pipeline.plan.ranks.device)
+    squares = zero_on(pipeline.plan.ranks.device)
     for module in pipeline.modules.values():
         for _, parameter in module.named_parameters(remove_duplicate=not repeated):
             if parameter.grad is not None:
-                squares += parameter.grad.double().square().sum()
+                squares += parameter.grad.to(squares.dtype).square().sum()
     return squares
 
 

@@ -162,7 +162,7 @@ class FirstStageChecked(Stage):
             super()._check(found, samples)
 
 
-@breaks("ERR-3", also=("ERR-6", "ERR-10"), tells="raised KeyError")
+@breaks("ERR-3", also=("ERR-6", "ERR-10"), tells="raised KeyError", or_hangs=True)
 class ErrorsSwallowed(Step):
     """A stage's error is swallowed, and the step goes on without its output."""
 

@@ -78,13 +78,30 @@ def test_a_mistake_that_cannot_be_made_is_no_case(mistake, words):
         ("down", [4, 2, 3], torch.bfloat16),
         ("up", [4, 2, 3], torch.float64),
         ("integer", [4, 2, 3], torch.int64),
-        ("complex", [4, 2, 3], torch.complex128),
+        ("complex", [4, 2, 3], torch.complex64),
     ],
 )
 def test_what_stands_in_the_place_of_a_tensor(how, shape, dtype):
     found = changed(torch.randn(4, 2, 3), how)
 
     assert (list(found.shape), found.dtype) == (shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float64, torch.complex128),
+        (torch.float32, torch.complex64),
+        (torch.bfloat16, torch.complex64),
+    ],
+)
+def test_a_complex_tensor_is_no_wider_than_what_a_device_has(dtype, expected):
+    """Its parts are as wide as the tensor, or float32: not every device has float64."""
+    given = torch.randn(2, 3).to(dtype)
+    found = changed(given, "complex")
+    assert found.dtype == expected
+    assert torch.equal(found.real.to(dtype), given)
+    assert not found.imag.any()
 
 
 def test_the_input_or_the_number_of_samples_is_wrong_on_every_rank_alike():

@@ -47,11 +47,13 @@ def normalised(device, dtype, parameters):
     torch.manual_seed(0)
     weight = torch.randn(4).to(parameters).to(device).requires_grad_()
     data = torch.randn(2, 4, 3).to(dtype).to(device)
+    mean, variance = (one.to(parameters).to(device) for one in (torch.randn(4), 0.5 + torch.rand(4)))
     found = []
     for norm in (
         lambda value: torch.nn.functional.layer_norm(value.transpose(1, 2), (4,), weight),
         lambda value: torch.nn.functional.group_norm(value, 2, weight),
         lambda value: torch.nn.functional.batch_norm(value, None, None, weight, training=True),
+        lambda value: torch.nn.functional.batch_norm(value, mean, variance, weight),
     ):
         value = data.clone().requires_grad_()
         norm(value).pow(2).sum().backward()

@@ -76,6 +76,16 @@ def test_a_planted_fault_shows_on_the_device_only(judged, monkeypatch, fault, re
 
 
 @pytest.mark.slow
+def test_a_device_without_float64_is_judged_in_smaller_dtypes(judged, monkeypatch):
+    """Bounds are computed on the CPU there, and no mistake needs a dtype that the device does not have."""
+    monkeypatch.setenv("TESTDEV_SWITCHES", "nccl,no-float64")
+    asked = "FWD-1,FWD-6,TRN-1,TRN-17,LIF-5,ERR-2"
+    narrow = f"{Path(__file__).with_name('narrow.py')}:Narrow"
+    found = judged(narrow, on="testdev", requirements=asked)
+    assert found == {(one, "GPipe"): "passed" for one in asked.split(",")}
+
+
+@pytest.mark.slow
 def test_ties_and_hooks_are_judged_on_the_device(typed, device, monkeypatch):
     """`Module.to` loses them there, and what neither the engine nor the oracle has is not compared."""
     monkeypatch.setenv("TESTDEV_SWITCHES", "nccl")

@@ -46,7 +46,8 @@ def changed(value: Tensor, how: How, *, batch_dim: int = 0) -> Any:
         case "integer":
             return (value.detach() * 8).to(torch.int64)
         case "complex":
-            return torch.complex(value.double(), torch.zeros_like(value, dtype=torch.float64))
+            real = value if value.dtype is torch.float64 else value.float()
+            return torch.complex(real, torch.zeros_like(real))
         case "none":
             return None
         case "object":

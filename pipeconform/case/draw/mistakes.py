@@ -50,10 +50,13 @@ def mistaken(drawn: Callable[[Drawing, Model, Moment], Drawn]) -> Change:
     return program
 
 
-def dtypes(model: Model) -> tuple[How, ...]:
-    """The possible wrong dtypes: there is none larger than float64."""
+_LARGER = {"float32": "float64", "bfloat16": "float32", "float16": "float32"}
+
+
+def dtypes(d: Drawing, model: Model) -> tuple[How, ...]:
+    """The possible wrong dtypes: a larger one if it is claimed, since a device may have none."""
     usual: tuple[How, ...] = ("down", "integer", "complex")
-    return usual if model.dtype == "float64" else ("up", *usual)
+    return ("up", *usual) if _LARGER.get(model.dtype) in d.boundary.dtypes else usual
 
 
 def is_about(*kinds: MistakeKind) -> Callable[[Case], bool]:

@@ -16,7 +16,7 @@ _KINDS = (MistakeKind.OUTPUT_SHAPE, MistakeKind.OUTPUT_DTYPE)
 
 
 def _mistake(d: Drawing, model: Model, moment: Moment) -> Mistake:
-    how = d.pick(d.pick([SHAPES, dtypes(model)]))
+    how = d.pick(d.pick([SHAPES, dtypes(d, model)]))
     return Mistake(where="output", how=how, stage=d.pick(range(d.num_stages - 1)), early=moment.early)
 
 

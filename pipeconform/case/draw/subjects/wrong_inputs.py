@@ -16,7 +16,7 @@ def _shape(d: Drawing, model: Model, moment: Moment) -> Drawn:
 
 
 def _dtype(d: Drawing, model: Model, moment: Moment) -> Drawn:
-    return Mistake(where="input", how=d.pick(dtypes(model))), d.pick([True, True, False])
+    return Mistake(where="input", how=d.pick(dtypes(d, model))), d.pick([True, True, False])
 
 
 WRONG_SHAPE = Subject(

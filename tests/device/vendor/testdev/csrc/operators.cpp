@@ -342,11 +342,15 @@ class Call {
   }
 
   // The processor's normalisations of half-precision inputs keep means and deviations in the dtype of the parameters,
-  // and read them so in the backward; the meta kernels say float32 always, or the input's always.
+  // and read them so in the backward; the meta kernels say float32 always, or the input's always. And these keep as many
+  // for a batch norm that evaluates as for one in training.
   void keep_statistics_as_the_processor(Stack& results) const {
     const std::string& name = schema_.name();
     if (name != "aten::native_layer_norm" && name != "aten::native_group_norm" && name != "aten::native_batch_norm") {
       return;
+    }
+    if (name == "aten::native_batch_norm" && !given_[5].toBool()) {  // nothing is kept when it evaluates
+      for (size_t i = 1; i < results.size(); ++i) results[i] = results[i].toTensor().new_empty({0});
     }
     const auto input = given_[0].toTensor().scalar_type();
     if (!c10::isReducedFloatingType(input)) return;
