@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from pipeconform.adapter import Description
 from pipeconform.reference_impl.adapter import ReferenceAdapter
+
+from pipeconform.adapter import Description
 
 __all__ = ["Narrow"]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeconform.case.draw.mistakes import dtypes
 from pipeconform.case.case import Model, Stage
+from pipeconform.case.draw.mistakes import dtypes
 
 
 @pytest.mark.parametrize(
