@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -12,28 +11,25 @@ from benchmarks.ablation.claims import CLAIMS, without
 from benchmarks.ablation.engine import reference_without
 from pipeconform.adapter import Capabilities
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
+from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.campaign.trial import Fault
-from pipeconform.case.case import Case
-from pipeconform.case.draw.claimed import reachable
-from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.focus import Limits
 from pipeconform.certificate.decision import weakened_by
 from pipeconform.errors import ContractError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.ranks.pools import Pools
-from pipeconform.spec import certification_levels, core_requirements, mandatory, requirement
+from pipeconform.spec import certification_levels, core_requirements, mandatory, profile, requirement
 
 __all__ = ["HOLDS", "Record", "is_claimed", "matters", "tried"]
 
 HOLDS = ("detected", "not claimed", "in part", "named", "nothing compared")
 """The outcomes in which no false word is said; the other one is "ok"."""
 _LOOKED_AT = frozenset({"outputs", "microbatch_losses", "state", "sub_groups"})
-_CASES = 12
-_SEEDS = (0, 1)
+_RANKS = 4
 _MOST = 200  # executions of one fault, as it is tried with all its claims
 
 
@@ -75,17 +71,9 @@ def is_claimed(fault: Fault, claim: str, claimed: Capabilities) -> bool:
     return bool(JUDGEMENTS[fault.requirement].foci(schedule, left))
 
 
-def _cases(identifier: str, schedule: str, claimed: Capabilities) -> Iterator[Case]:
-    claim, judgement = claimed.schedule(schedule), JUDGEMENTS[identifier]
-    assert claim is not None
-    for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, claimed)):
-        most = 4 if SUBJECTS[focus].is_parallel else 3
-        limits = Limits(capabilities=claimed, min_ranks=2, max_ranks=most)
-        if not reachable(limits, claim, focus):
-            continue
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
-            if judgement.applies(case):
-                yield case
+def _cases(identifier: str, schedule: str, claimed: Capabilities) -> Iterator[AnyCase]:
+    limits = Limits(capabilities=claimed, min_ranks=1, max_ranks=_RANKS)
+    return PipelineTarget(name="", limits=limits, profile=profile("smoke")).against(identifier, schedule)
 
 
 def tried(fault: Fault, claim: str, claimed: Capabilities, pools: Pools) -> Record:
