@@ -19,7 +19,6 @@ from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.supported import import_torch, require_supported_torch
 
 if TYPE_CHECKING:
-    import_torch()
     from pipeconform.campaign.again import Outcomes
     from pipeconform.spec import Requirement
 
@@ -91,6 +90,7 @@ def replay(
     from pipeconform.execute.implementation import resolve
 
     resolve(impl)
+    import_torch()
     from pipeconform.campaign.again import judge_again, localised
     from pipeconform.campaign.options import Options
     from pipeconform.campaign.setup import campaign_of
