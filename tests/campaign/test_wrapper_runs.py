@@ -16,12 +16,13 @@ from pipeconform.campaign.telling import environment_of, implementation_of, weig
 from pipeconform.campaign.told import Weight
 from pipeconform.case.any_case import WRAPPER_COLUMN, decode_any_case
 from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.contract.placing import placed
 from pipeconform.errors import BadAdapterError, UnknownNameError, UsageError
 from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import Cell, read_result
 from pipeconform.spec.wrappers import wrapper_requirement
 from pipeconform.wrapper import WrapperClaims, WrapperDescription
-from pipeconform.wrappers.modules import batch_of, build, placed
+from pipeconform.wrappers.modules import batch_of, build
 from tests.report.conftest import make
 
 __all__ = ["make"]

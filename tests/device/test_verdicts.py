@@ -64,7 +64,7 @@ PLANTED = Path(__file__).parent / "planted.py"
     ("fault", "requirement"),
     [
         ("a sum on the CPU", "LIF-3"),
-        pytest.param("batches are not followed", "COM-4", marks=pytest.mark.slow),
+        ("batches are not followed", "COM-4"),
         pytest.param("what was received is copied on another stream", "COM-4", marks=pytest.mark.slow),
     ],
 )
