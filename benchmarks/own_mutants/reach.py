@@ -219,10 +219,16 @@ class _Map:
 
 
 def _run(files: Sequence[str]) -> tuple[Mapping[str, float], Lines]:
-    """The processor time of each test, and by module and line the tests that ran it."""
+    """The processor time of each test, and by module and line the tests that ran it.
+
+    Raises:
+        SystemExit: the tests could not be collected, or were interrupted: a line that they run would seem untested.
+    """
     plugin = _Map()
     os.chdir(ROOT)
-    pytest.main(["--durations=8", *arguments(files)], plugins=[plugin])
+    ended = pytest.main(["--durations=8", *arguments(files)], plugins=[plugin])
+    if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.exit(f"which tests reach which line cannot be found out: pytest ended with {ended!r}")
     data: Any = plugin.measured.get_data()
     lines = {
         module: {

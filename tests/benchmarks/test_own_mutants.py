@@ -226,3 +226,13 @@ def test_a_mutant_that_never_ends_is_noticed():
             pass
 
     assert in_child(forever, limit=0.2).by == "the process died, or did not end"
+
+
+@pytest.mark.parametrize(
+    "ended", [pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR]
+)
+def test_tests_that_cannot_be_collected_end_the_run(monkeypatch, ended):
+    """One file that cannot be imported would hide what all the others of its folder reach."""
+    monkeypatch.setattr(reach.pytest, "main", lambda arguments, plugins: ended)
+    with pytest.raises(SystemExit, match="pytest ended with <ExitCode"):
+        reach._run(["tests/judge/test_norms.py"])
