@@ -274,16 +274,18 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         memory = {self._shadows.key(t) for t in inputs}
         if not in_place and all(self._shadows.key(t) in memory for t in present):
             return  # a view: its storage's shadow is its shadow
-        if name in CONSTANTS:
-            self._fill(func, name, inputs, present, in_place=in_place)
+        single = name.removeprefix("_foreach_")
+        if single in CONSTANTS:
+            self._fill(func, single, inputs, present, in_place=in_place)
             return
         exact = not any(t.is_floating_point() or t.is_complex() for t in present)
         if exact and not any(self._shadows.in_doubt(t) for t in inputs):
             return
         if name.startswith("_foreach_"):
+            names = {**_SINGULAR, **_SINGULAR_OF.get(single, {})}
             for index, target in enumerate(targets):
-                item = {_SINGULAR.get(key, key): _item(value, index) for key, value in named.items()}
-                self._apply(func, name.removeprefix("_foreach_"), item, [target])
+                item = {names.get(key, key): _item(value, index) for key, value in named.items()}
+                self._apply(func, single, item, [target])
             return
         self._apply(func, name, named, targets)
 
@@ -348,7 +350,18 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [self._shadows.read(out) for out in results]
 
 
-_SINGULAR: Final = MappingProxyType({"scalar": "other", "scalars": "other"})
+_SINGULAR: Final = MappingProxyType(
+    {"scalar": "other", "scalars": "other", "tensors1": "end", "weights": "weight"}
+)
+"""What the arguments of ``_foreach_`` operations are called where there is one tensor."""
+_SINGULAR_OF: Final = MappingProxyType(
+    {
+        "addcdiv": {"scalars": "value"},
+        "addcmul": {"scalars": "value"},
+        "clamp_min": dict.fromkeys(("scalar", "scalars", "other"), "min"),
+        "clamp_max": dict.fromkeys(("scalar", "scalars", "other"), "max"),
+    }
+)
 
 
 def _known(func: Any, name: str) -> bool:
@@ -375,7 +388,10 @@ def _bind(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str
 
 
 def _item(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, (list, tuple)) else value
+    several = isinstance(value, (list, tuple)) or (
+        isinstance(value, Tensor) and value.dim()
+    )  # numbers in a tensor
+    return value[index] if several else value
 
 
 def _like(flat: Tensor, tensor: Tensor) -> Tensor:

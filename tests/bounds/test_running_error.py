@@ -446,6 +446,9 @@ def test_programs_with_clipping_and_optimizers_are_followed():
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
         lambda p: torch.optim.Adam(p, lr=0.1),
         lambda p: torch.optim.AdamW(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+        lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),  # the default on GPUs
+        lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True, amsgrad=True),
     ):
         with RunningError() as analysis:
             mine = run(torch.float32, make)
@@ -453,6 +456,62 @@ def test_programs_with_clipping_and_optimizers_are_followed():
             allowed = analysis.error(p)
             assert bool(((p.double() - exact).abs() <= allowed).all())
             assert float(allowed.max()) < 1e-2
+
+
+_PARTS = [torch.tensor([0.1, -0.7]), torch.tensor([[0.3]])]
+_OTHERS = [torch.tensor([0.9, 0.2]), torch.tensor([[-0.4]])]
+_WEIGHTS = [torch.tensor([0.25, 0.75]), torch.tensor([[0.5]])]
+
+
+@pytest.mark.parametrize(
+    ("several", "one"),
+    [
+        (lambda a: torch._foreach_lerp(a, _OTHERS, 0.3), lambda a, k: torch.lerp(a, _OTHERS[k], 0.3)),
+        (
+            lambda a: torch._foreach_lerp(a, _OTHERS, _WEIGHTS),
+            lambda a, k: torch.lerp(a, _OTHERS[k], _WEIGHTS[k]),
+        ),
+        (
+            lambda a: torch._foreach_addcdiv(a, _OTHERS, _WEIGHTS, [2.0, 3.0]),
+            lambda a, k: torch.addcdiv(a, _OTHERS[k], _WEIGHTS[k], value=2.0 + k),
+        ),
+        (
+            lambda a: torch._foreach_addcmul(a, _OTHERS, _WEIGHTS, torch.tensor([2.0, 3.0])),
+            lambda a, k: torch.addcmul(a, _OTHERS[k], _WEIGHTS[k], value=2.0 + k),
+        ),
+        (lambda a: torch._foreach_mul(a, [2.0, 3.0]), lambda a, k: a * (2.0 + k)),
+        (
+            lambda a: torch._foreach_add(a, _OTHERS, alpha=0.1),
+            lambda a, k: torch.add(a, _OTHERS[k], alpha=0.1),
+        ),
+        (lambda a: torch._foreach_clamp_min(a, 0.0), lambda a, k: a.clamp_min(0.0)),
+        (lambda a: torch._foreach_clamp_max(a, [0.2, 0.1]), lambda a, k: a.clamp_max((0.2, 0.1)[k])),
+        (lambda a: torch._foreach_sqrt(torch._foreach_abs(a)), lambda a, k: a.abs().sqrt()),
+        (torch._foreach_norm, lambda a, k: torch.linalg.vector_norm(a)),
+    ],
+    ids=[
+        "lerp",
+        "lerp-weights",
+        "addcdiv",
+        "addcmul",
+        "mul",
+        "add",
+        "clamp-min",
+        "clamp-max",
+        "sqrt",
+        "norm",
+    ],
+)
+def test_an_operation_on_several_tensors_is_the_same_on_each(several, one):
+    """Optimizers use these on GPUs; their arguments have other names."""
+    with RunningError() as analysis:
+        inexact = [part / 3.0 for part in _PARTS]
+        found = several([value.clone() for value in inexact])
+        expected = [one(value, k) for k, value in enumerate(inexact)]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+        assert torch.equal(analysis.error(mine), analysis.error(theirs))
+        assert bool((analysis.error(mine) > 0).any())
 
 
 def test_the_samples_are_the_same_every_time():

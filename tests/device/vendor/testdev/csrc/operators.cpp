@@ -292,6 +292,7 @@ class Call {
       return false;  // computing it here gives the result, or says what is wrong
     }
     keep_statistics_as_the_processor(stack);
+    leave_out_what_is_not_asked_for(stack);
     for (auto& [ours, meta] : shapes.all) {  // `out=` of another shape
       if (is_ours(ours) && ours.sizes() != meta.sizes()) return false;
     }
@@ -358,6 +359,15 @@ class Call {
       return one.isTensor() && one.toTensor().defined() && one.toTensor().scalar_type() != input;
     });
     for (size_t i = 1; i < results.size(); ++i) results[i] = results[i].toTensor().to(mixed ? at::kFloat : input);
+  }
+
+  // Backward kernels leave gradients undefined that `output_mask` does not ask for; some meta kernels make them.
+  void leave_out_what_is_not_asked_for(Stack& results) const {
+    if (schema_.arguments().back().name() != "output_mask") return;
+    const auto asked = given_.back().toBoolList();
+    for (size_t i = 0; i < results.size() && i < asked.size(); ++i) {
+      if (!asked[i] && results[i].isTensor()) results[i] = at::Tensor();
+    }
   }
 
   // The argument that return number `i` is, or null.
