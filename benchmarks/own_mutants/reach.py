@@ -192,6 +192,7 @@ class _Map:
         self.seconds: dict[str, float] = {}
         self._file = ""
         self._bad: set[str] = set()
+        self._traces = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -199,6 +200,9 @@ class _Map:
             self._file = file_of(item.nodeid)
             gc.unfreeze()
             forget_cached()
+        if self._traces and sys.gettrace() is None:  # a test took it away, as debuggers do
+            self.measured.stop()
+            self.measured.start()
         self.measured.switch_context(item.nodeid)
         begun = time.process_time()
         with without_processes() as tries:
@@ -213,6 +217,7 @@ class _Map:
 
     def pytest_collection_finish(self) -> None:
         self.measured.start()
+        self._traces = sys.gettrace() is not None
 
     def pytest_sessionfinish(self) -> None:
         self.measured.stop()

@@ -236,3 +236,22 @@ def test_tests_that_cannot_be_collected_end_the_run(monkeypatch, ended):
     monkeypatch.setattr(reach.pytest, "main", lambda arguments, plugins: ended)
     with pytest.raises(SystemExit, match="pytest ended with <ExitCode"):
         reach._run(["tests/judge/test_norms.py"])
+
+
+def test_lines_are_seen_again_after_a_test_that_ended_the_trace(tmp_path):
+    """In a process of its own, since the tests may be traced themselves."""
+    (tmp_path / "test_traced.py").write_text(
+        "import sys\n"
+        "from pipeconform.judge.exchanged_words import shape_pattern\n"
+        "def test_as_a_debugger(): sys.settrace(None)\n"
+        "def test_later(): shape_pattern((2, 3))\n"
+    )
+    program = (
+        "from benchmarks.own_mutants import reach\n"
+        "seconds, lines = reach._run([reach.sys.argv[1]])\n"
+        "found = lines['pipeconform.judge.exchanged_words']\n"
+        "print([name.rpartition('::')[2] for name in sorted(set().union(*found.values()))])\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "test_traced.py")]
+    done = subprocess.run(command, cwd=reach.ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['test_later']"
