@@ -303,6 +303,10 @@ def test_a_broken_contract_is_no_verdict():
     with pytest.raises(ContractError, match=r"\(rank 1\): run\(\) returned None"):
         _found(runner, "FWD-1", PLAIN)
 
+    runner = _runner(lambda job: (broken, honest_ranks(job)[1]))
+    with pytest.raises(ContractError, match=r"\(rank 0\): run\(\) returned None"):
+        _found(runner, "FWD-1", PLAIN)
+
 
 FRAME = Frame("my_adapter", "/home/my_adapter.py", 7, "run", "raise KeyError(name)")
 MINE = Raised("KeyError", "'w'", frames=(FRAME,))

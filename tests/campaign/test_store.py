@@ -37,3 +37,12 @@ def test_a_folder_that_cannot_be_written_costs_only_the_sharing(tmp_path) -> Non
     store.put("a", _execution(1))
 
     assert store.get("a", Execution) == _execution(1)
+
+
+def test_what_was_found_in_the_folder_is_kept(tmp_path) -> None:
+    Store(folder=tmp_path).put("a", _execution(1))
+    other = Store(folder=tmp_path)
+    assert other.get("a", Execution) == _execution(1)
+    (tmp_path / "a").unlink()
+
+    assert other.get("a", Execution) == _execution(1)

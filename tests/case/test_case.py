@@ -1,9 +1,12 @@
+import re
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeconform.case.blocks import Attention, Decoder, Embedding, Linear
+from pipeconform.case.by_hand import ByHand
 from pipeconform.case.case import (
     Case,
     Eval,
@@ -145,3 +148,26 @@ def test_a_model_prints_and_counts_its_parts() -> None:
 
     assert (case.num_ranks, case.num_stages, len(case.runs), len(list(case.blocks()))) == (2, 2, 2, 3)
     assert isinstance(case.model, Model)
+
+
+@pytest.mark.parametrize(
+    ("hand", "words"),
+    [
+        (ByHand(stage=2), "program[0].by_hand makes a mistake at a stage or microbatch that does not exist"),
+        (
+            ByHand(microbatch=2),
+            "program[0].by_hand makes a mistake at a stage or microbatch that does not exist",
+        ),
+        (
+            ByHand(mixed=True, mistake="weight_twice"),
+            "program[0].by_hand cannot both be mixed and make a mistake",
+        ),
+        (
+            ByHand(whole=True, mistake="weight_first"),
+            "program[0].by_hand has whole backwards: there is no weight part",
+        ),
+    ],
+)
+def test_a_step_by_hand_that_cannot_be_made_is_no_case(hand, words):
+    with pytest.raises(BadCaseError, match=re.escape(words)):
+        small_case(program=(Train(batch_size=4, num_microbatches=2, by_hand=hand),))

@@ -26,6 +26,13 @@ def with_run(contents, **fields):
     return with_result(contents, run=replaced(contents.result.run, **fields))
 
 
+def with_engine(contents, index, **fields):
+    """One component of the engine changed."""
+    engine = list(contents.certificate.engine)
+    engine[index] = replaced(engine[index], **fields)
+    return with_certificate(contents, engine=tuple(engine))
+
+
 def with_cell(contents, **fields):
     """The first cell changed."""
     first, *others = contents.result.cells
@@ -121,6 +128,26 @@ def test_a_sound_package_raises_no_doubt(contents):
         (
             lambda c: replaced(c, environment=c.environment * 2),
             "environment.json: 2 machines, but certificate.json says 1 shards",
+        ),
+        (
+            lambda c: with_result(c, created="yesterday"),
+            "result.json: created: 'yesterday' is not a time such as 2026-01-02T03:04:05+00:00",
+        ),
+        (
+            lambda c: with_engine(c, 0, files=0),
+            "certificate.json: engine: mine: 0 files cannot have the digest '1111",
+        ),
+        (
+            lambda c: with_engine(c, 1, digest="none"),
+            "certificate.json: engine: torch: 9 files cannot have the digest 'none'",
+        ),
+        (
+            lambda c: with_engine(c, 1, kind="tree"),
+            "certificate.json: engine: torch: impossible: a tree of version",
+        ),
+        (
+            lambda c: with_engine(c, 0, name="zebra"),
+            "certificate.json: engine: names are blank, repeated or not in order",
         ),
         (lambda c: with_certificate(c, level="gold"), "certificate.json: level: unknown level 'gold'"),
         (

@@ -107,3 +107,13 @@ def test_boundaries_tell_what_crosses_for_one_microbatch() -> None:
         ((2, 3, 3), torch.float64, True),
         ((2, 3), torch.bool, False),
     ]
+
+
+def test_a_decoy_is_wrong_everywhere():
+    """Zeros, which are most of the targets of a small case, too."""
+    given = torch.tensor([0, 1, 5, -1])
+    assert decoy_of(given).tolist() == [1, 0, 0, 1]
+    assert decoy_of(given).dtype == torch.int64
+    assert decoy_of(torch.tensor([True, False])).tolist() == [False, True]
+    assert decoy_of(torch.ones(2, dtype=torch.bfloat16)).isnan().all()
+    assert decoy_of("no tensor") == "no tensor"
