@@ -281,15 +281,17 @@ def test_replicas_are_judged_one_by_one_where_nothing_is_promised():
     assert told(wrong) == [("output_shape: silent wrong result", 2)]
 
 
-def test_a_rank_that_fails_without_the_mistake_is_an_error_after_it():
-    closed = Raised(type="RuntimeError", message="closed")
-    failed = {0: Failed(type="ValueError", message="bad", step=0)}
-    (found,) = answers_are_right(_aftermath(Returned(None), closed, failed=failed))
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_fails_without_the_mistake_is_an_error_after_it(rank):
+    ends = [Returned(None), Returned(None)]
+    ends[rank] = Raised(type="RuntimeError", message="closed")
+    failed = {1 - rank: Failed(type="ValueError", message="bad", step=0)}
+    (found,) = answers_are_right(_aftermath(*ends, failed=failed))
 
     assert (found.status, found.finding.kind, found.finding.rank) == (
         Status.ERROR,
         "after an error: raised RuntimeError",
-        1,
+        rank,
     )
 
 
