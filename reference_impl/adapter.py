@@ -50,8 +50,9 @@ from .runtime import Step, Work, Yield
 from .stage import Stage
 from .tables import OFFERS, actions_of, training_table
 from .tracing import TracedPipe, build_stage
+from .widest import zero_on
 
-__all__ = ["ReferenceAdapter", "ReferencePipeline", "zero_on"]
+__all__ = ["ReferenceAdapter", "ReferencePipeline"]
 
 _CAPABILITIES = Capabilities(
     schedules=tuple(offer.claim for offer in OFFERS.values()),
@@ -317,9 +318,8 @@ class ReferencePipeline:
         for gradient in self.counted_gradients():
             own = gradient.to(total.dtype)
             total = torch.maximum(total, own.abs().amax()) if largest else total + own.square().sum()
-        if self.plan.ranks.pipeline_group is not None:
-            how = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
-            dist.all_reduce(total, op=how, group=self.plan.ranks.pipeline_group)
+        if (group := self.plan.ranks.pipeline_group) is not None:
+            dist.all_reduce(total, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=group)
         return total if largest else total.sqrt()
 
     def counted_gradients(self) -> Sequence[Tensor]:
@@ -397,11 +397,3 @@ def _checked_placement(plan: Plan) -> tuple[int, ...]:
 def _cut_off(part: Any) -> Any:
     """A microbatch of an input without its graph; its flag still says whether its gradient is wanted."""
     return part.detach().requires_grad_(part.requires_grad) if isinstance(part, Tensor) else part
-
-
-def zero_on(device: torch.device) -> Tensor:
-    """Zero in the widest dtype in which the device computes: not all have float64."""
-    try:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    except TypeError:
-        return torch.zeros((), dtype=torch.float32, device=device)

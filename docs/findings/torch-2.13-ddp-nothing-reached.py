@@ -51,7 +51,9 @@ def trained(rank, steps):
         try:
             wrapper(torch.full((1, 2), 10.0 * step + rank + 1, requires_grad=True), uses[rank]).backward()
         except RuntimeError as error:
-            waited = any(words in str(error).lower() for words in ("timed out", "timeout"))  # of gloo, or its pair
+            waited = any(
+                words in str(error).lower() for words in ("timed out", "timeout")
+            )  # of gloo, or its pair
             yield "timed out" if waited else f"RuntimeError: {error}"
             return
         gradient = wrapper.module.part.weight.grad

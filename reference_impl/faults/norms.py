@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adapter import ReferencePipeline, zero_on
+from ..adapter import ReferencePipeline
+from ..widest import zero_on
 from .fault import breaks
 
 
