@@ -1,7 +1,6 @@
 """The widest dtype of a device."""
 
 import torch
-
 from pipeconform.reference_impl import widest
 
 
