@@ -1,11 +1,12 @@
 import re
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeconform.case.blocks import Attention, Decoder, Embedding, Linear
+from pipeconform.case.blocks import Attention, Decoder, Embedding, Head, Linear
 from pipeconform.case.by_hand import ByHand
 from pipeconform.case.case import (
     Case,
@@ -163,6 +164,10 @@ def test_a_model_prints_and_counts_its_parts() -> None:
             "program[0].by_hand cannot both be mixed and make a mistake",
         ),
         (
+            ByHand(whole=True, mistake="forward_early"),
+            "program[0].by_hand.mistake 'forward_early' needs a neighbour of that stage",
+        ),
+        (
             ByHand(whole=True, mistake="weight_first"),
             "program[0].by_hand has whole backwards: there is no weight part",
         ),
@@ -171,3 +176,19 @@ def test_a_model_prints_and_counts_its_parts() -> None:
 def test_a_step_by_hand_that_cannot_be_made_is_no_case(hand, words):
     with pytest.raises(BadCaseError, match=re.escape(words)):
         small_case(program=(Train(batch_size=4, num_microbatches=2, by_hand=hand),))
+
+
+@pytest.mark.parametrize(
+    ("loss", "possible"),
+    [
+        (LossSpec(kind="cross_entropy", reduction="sum", counted=True), True),
+        (LossSpec(kind="cross_entropy", reduction="mean", counted=True), False),
+        (LossSpec(kind="cross_entropy", reduction="sum", counted=True, scaled=True), False),
+    ],
+)
+def test_a_counted_loss_is_a_sum_of_cross_entropies(loss, possible):
+    stages = (Stage(blocks=(Linear(),)), Stage(blocks=(Head(),)))
+    model = msgspec.structs.replace(small_case().model, classes=3, stages=stages)
+    words = "loss.counted divides a sum: it needs loss.kind 'cross_entropy'"
+    with nullcontext() if possible else pytest.raises(BadCaseError, match=re.escape(words)):
+        small_case(model=model, loss=loss)
