@@ -63,7 +63,7 @@ class Fault(Protocol):
 
     @property
     def or_hangs(self) -> bool:
-        """Whether a hang shows it, too, whatever its message is."""
+        """Whether a hang shows it, too, on a device, whatever the message is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Trial:
 
     fault: Fault
     detected: bool
-    """Whether a finding had the expected status and message."""
+    """Whether a finding had the expected status and message, or showed it by a hang where that counts."""
     shown: tuple[str, ...]
     """``status: kind`` of every finding."""
     message: str
@@ -108,6 +108,7 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
     begun, row = time.monotonic(), any_requirement(fault.requirement)
     description = describe(pools, fault.reference)
     runner = runner_of(description, implementation=fault.reference, pools=pools)
+    hangs = fault.or_hangs and pools.devices.device_type != "cpu"
     shown: list[str] = []
     executions, message, caught = 0, "", None
     for case in cases_of(fault, description):
@@ -117,7 +118,7 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
         found = runner.judged(row, case, execution).outcomes
         executions += 1 + runner.repetitions(row, execution, anew=True)
         shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in found]
-        hit = next((one.finding for one in found if _shows(one, fault)), None)
+        hit = next((one.finding for one in found if _shows(one, fault, hangs=hangs)), None)
         if hit is not None:
             where = f" ({hit.where()})" if hit.where() else ""
             message, caught = hit.message + where, case
@@ -133,8 +134,8 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
     )
 
 
-def _shows(outcome: Outcome, fault: Fault) -> bool:
-    if fault.or_hangs and outcome.status is Status.HUNG:
+def _shows(outcome: Outcome, fault: Fault, *, hangs: bool) -> bool:
+    if hangs and outcome.status is Status.HUNG:
         return True
     said = re.search(fault.tells, outcome.finding.message)
     return outcome.status.value == fault.expected_status and said is not None

@@ -20,7 +20,7 @@ _SHOWN = re.compile(r"(failed|hung|crashed|error): \S.*", re.DOTALL)
 def canary_doubts(wanted: list[str], contents: Contents) -> Iterator[Doubt]:
     """Doubts about faults of the requirements `wanted` that were not tried and detected on every machine."""
     faults = {fault.name: fault for fault in faults_of(wanted)}
-    runs = _runs(contents)
+    runs, on_cpu = _runs(contents), contents.result.environment.device == "cpu"
     for shard, run_id in runs.items():
         own = [canary for canary in contents.canaries if canary.shard == shard]
         where = f" (shard {shard})" if shard else ""
@@ -32,7 +32,7 @@ def canary_doubts(wanted: list[str], contents: Contents) -> Iterator[Doubt]:
             if number > 1:
                 yield Doubt(file=CANARIES, field="fault", text=f"{name} appears {number} times{where}")
         for canary in own:
-            yield from _canary(canary, faults.get(canary.fault), run_id)
+            yield from _canary(canary, faults.get(canary.fault), run_id, on_cpu=on_cpu)
     for shard in sorted({canary.shard for canary in contents.canaries} - runs.keys()):
         text = f"{shard!r} is not a shard of this package" if shard else "from a whole run, not from shards"
         yield Doubt(file=CANARIES, field="shard", text=text)
@@ -49,7 +49,7 @@ def _runs(contents: Contents) -> dict[str, str]:
     return dict(zip(names, certificate.run_ids, strict=False))
 
 
-def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]:
+def _canary(canary: Canary, fault: Fault | None, run_id: str, *, on_cpu: bool) -> Iterator[Doubt]:
     if fault is None:
         text = f"{canary.fault!r} is not a fault that this level runs"
         yield Doubt(file=CANARIES, field="fault", text=text)
@@ -69,7 +69,7 @@ def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]
     if not plain or len(set(canary.shown)) < len(canary.shown):
         text = f"{canary.fault} showed something else than statuses and signatures: {list(canary.shown)}"
         yield Doubt(file=CANARIES, field="shown", text=text)
-    shows = (f"{canary.expected}: ", *(("hung: ",) if fault.or_hangs else ()))
+    shows = (f"{canary.expected}: ", *(("hung: ",) if fault.or_hangs and not on_cpu else ()))
     if canary.detected and not any(one.startswith(shows) for one in canary.shown):
         text = f"{canary.fault} was detected by {canary.expected!r}, but that is not among what it showed"
         yield Doubt(file=CANARIES, field="shown", text=text)

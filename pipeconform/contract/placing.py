@@ -29,16 +29,11 @@ def placed(module: nn.Module, device: torch.device | str) -> nn.Module:
     ]
     if all(torch._has_compatible_shallow_copy_type(one, place) for one in moving):
         return module.to(device) if moving else module
-    there: dict[torch.Tensor, torch.Tensor] = {}
+    there = {one: _copied(one, place.device) for one in moving}
     for part in module.modules():
         tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
         for table in tables:
-            for name, tensor in table.items():
-                if tensor is None or tensor.is_meta or tensor.device == place.device:
-                    continue
-                if tensor not in there:
-                    there[tensor] = _copied(tensor, place.device)
-                table[name] = there[tensor]
+            table.update({name: there[one] for name, one in table.items() if one in there})
     return module
 
 

@@ -46,7 +46,7 @@ class Fault:
     source: str = ""
     """A link to the report of this defect in a real engine; empty if it was invented."""
     or_hangs: bool = False
-    """Whether a hang shows it, too: some backends, such as NCCL, wait where gloo goes on or raises."""
+    """Whether a hang shows it, too, on a device: backends such as NCCL wait where gloo goes on or raises."""
 
 
 def breaks(

@@ -46,12 +46,13 @@ class Answers:
 def tried(monkeypatch):
     """Try a fault; every execution shows the outcomes that are given, in order."""
 
-    def one(fault, *shown, cases=range(1000), repetitions=0):
+    def one(fault, *shown, cases=range(1000), repetitions=0, device="cpu"):
         runner = Answers(shown, repetitions=repetitions)
         monkeypatch.setattr(trial, "describe", lambda pools, reference: reference)
         monkeypatch.setattr(trial, "runner_of", lambda description, *, implementation, pools: runner)
         monkeypatch.setattr(trial, "cases_of", lambda fault, description: iter(cases))
-        return try_fault(fault, pools=None), runner
+        pools = SimpleNamespace(devices=SimpleNamespace(device_type=device))
+        return try_fault(fault, pools), runner
 
     return one
 
@@ -94,16 +95,17 @@ def test_the_executions_of_a_trial_are_bounded(tried, repetitions):
     assert len(runner.executed) == MOST_EXECUTIONS // (1 + repetitions)
 
 
-def test_a_hang_shows_it_only_where_the_fault_says_so(tried):
+def test_a_hang_shows_it_only_where_the_fault_says_so_and_on_a_device(tried):
     hung = outcome(Status.HUNG, "no rank makes progress", kind="hang")
-    assert not tried(FAULT, (hung,), cases=range(2))[0].detected
-    found, _ = tried(_with(or_hangs=True), (hung,))
+    assert not tried(FAULT, (hung,), cases=range(2), device="cuda")[0].detected
+    assert not tried(_with(or_hangs=True), (hung,), cases=range(2))[0].detected
+    found, _ = tried(_with(or_hangs=True), (hung,), device="cuda")
     assert found.detected
     assert found.message == "no rank makes progress"
-    assert tried(_with(or_hangs=True), (LATE,))[0].detected
-    assert not tried(_with(or_hangs=True), (outcome(Status.ERROR, "stage 1 is late"),), cases=range(2))[
-        0
-    ].detected
+    assert tried(_with(or_hangs=True), (LATE,), device="cuda")[0].detected
+    assert not tried(
+        _with(or_hangs=True), (outcome(Status.ERROR, "stage 1 is late"),), cases=range(2), device="cuda"
+    )[0].detected
 
 
 def _with(**changes: object) -> Fault:
