@@ -388,10 +388,8 @@ def _bind(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str
 
 
 def _item(value: Any, index: int) -> Any:
-    several = isinstance(value, (list, tuple)) or (
-        isinstance(value, Tensor) and value.dim()
-    )  # numbers in a tensor
-    return value[index] if several else value
+    numbers = isinstance(value, Tensor) and value.dim()  # `scalars` in one tensor
+    return value[index] if numbers or isinstance(value, (list, tuple)) else value
 
 
 def _like(flat: Tensor, tensor: Tensor) -> Tensor:
