@@ -4,7 +4,9 @@ A rank progresses between two looks at it when any of its threads, or of its des
 
 - used the processor for at least 2 % of the time between the looks, or
 - wanted the processor and did not get it (a loaded machine must not look like a hang), or
-- waits for a disk (state D).
+- waits for a disk (state D),
+
+or if it has ended: whoever started it will report that, however busy the machine, and a dead rank is not stuck.
 
 The 2 % is there because a healthy but idle rank is never quite still: gloo's event loop wakes a hundred
 times a second and uses about 0.3 % (measured, torch 2.13), and new groups add loops of their own. A thread that
@@ -53,6 +55,11 @@ class Look:
     def stopped(self) -> bool:
         """Whether a signal or a debugger holds the whole process."""
         return bool(self.threads) and all(thread.state in "Tt" for thread in self.threads.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended and was not reaped yet."""
+        return bool(self.threads) and all(thread.state in "ZX" for thread in self.threads.values())
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,9 @@ def ended(pid: int) -> bool:
 
 
 def progressed(before: Look, *, after: Look) -> bool:
-    """Whether the process ran, tried to run or waited for a disk between two looks."""
+    """Whether the process ran, tried to run or waited for a disk between two looks, or has ended."""
     elapsed = (after.moment - before.moment) * 1e9
-    return any(
+    return after.ended or any(
         _progressed(before.threads.get(name), thread, elapsed) for name, thread in after.threads.items()
     )
 

@@ -305,13 +305,24 @@ def scheduling_policies(context, payload):
 
 @plain
 def blocked_signals(context, payload):
-    """By thread of the process the numbers of the signals that it has blocked."""
+    """For each thread of the process the numbers of the signals that it keeps blocked.
+
+    The C library blocks all signals for a moment where a thread begins or ends, so each is looked at several times.
+    """
     found = {}
+    for _ in range(5):
+        for tid, blocked in _blocked_now():
+            found.setdefault(tid, []).append(blocked)
+        time.sleep(0.05)
+    return [set.intersection(*seen) for seen in found.values() if len(seen) == 5]
+
+
+def _blocked_now():
     for tid in os.listdir("/proc/self/task"):
-        status = Path(f"/proc/self/task/{tid}/status").read_text()
-        mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
-        found[tid] = {number for number in range(1, 64) if mask >> (number - 1) & 1}
-    return list(found.values())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            status = Path(f"/proc/self/task/{tid}/status").read_text()
+            mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+            yield tid, {number for number in range(1, 64) if mask >> (number - 1) & 1}
 
 
 @plain

@@ -134,6 +134,19 @@ def test_a_process_has_ended_when_it_is_killed_and_when_it_is_reaped():
         assert ended(process.pid)
 
 
+def test_a_process_that_ended_and_was_not_reaped_is_not_idle():
+    """Its end is reported soon: until then nobody may say that it is stuck."""
+    with _process("time.sleep(60)") as process:
+        before = look(process.pid)
+        assert not before.ended
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        after = look(process.pid)
+        assert after.ended
+        assert not after.stopped
+        assert progressed(after, after=after)
+
+
 # ------------------------------------------------------------- processors that others had (withheld)
 
 
