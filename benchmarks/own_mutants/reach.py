@@ -30,7 +30,7 @@ ROOMS = tuple(
     f"tests/{room}"
     for room in (
         *("judge", "bounds", "oracle", "campaign", "gate", "certificate", "ranks", "schedule", "case"),
-        *("spec", "report", "execute", "contract", "observe", "wrappers", "mutations"),
+        *("spec", "report", "execute", "contract", "observe", "wrappers", "mutations", "commands", "export"),
     )
 )
 """Folders of the tests that are asked."""
