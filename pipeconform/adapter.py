@@ -60,6 +60,7 @@ from pipeconform.contract.plan import (
     DataParallel,
     Declared,
     Loss,
+    LossScaling,
     Plan,
     Ranks,
     SgdStep,
@@ -100,6 +101,7 @@ __all__ = [
     "KnowsBoundaries",
     "LoadState",
     "Loss",
+    "LossScaling",
     "MeasuresGradients",
     "MergeRule",
     "Microbatch",
@@ -113,6 +115,7 @@ __all__ = [
     "Placement",
     "Plan",
     "Ranks",
+    "ScalesLosses",
     "ScheduleClaim",
     "SgdStep",
     "Split",
@@ -179,6 +182,17 @@ class MeasuresGradients(Protocol):
         """The 2-norm of all gradients of all stages, 0-d, the same on every pipeline rank; collective.
 
         Called on every rank after every training step; a bystander returns None.
+        """
+
+
+@runtime_checkable
+class ScalesLosses(Protocol):
+    """The additional method of a pipeline that claims `Feature.LOSS_SCALING`."""
+
+    def loss_scale(self) -> float | None:
+        """The factor by which the next step's losses will be multiplied, the same on every pipeline rank.
+
+        Called on every rank after every step, if the plan has a `Plan.loss_scaling`; a bystander returns None.
         """
 
 

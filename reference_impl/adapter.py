@@ -14,23 +14,16 @@ from torch import Tensor, nn
 from pipeconform.adapter import (
     Batch,
     Boundary,
-    BoundaryClaim,
-    Capabilities,
     Clipping,
-    DataParallelClaim,
     Description,
-    ErrorContract,
-    Feature,
-    GradientScale,
-    MistakeKind,
+    LoadState,
+    LossScaling,
     Mode,
     Operation,
     OptimizerStep,
     Plan,
     Split,
     StepResult,
-    TensorParallelClaim,
-    TracingClaim,
     module_gradients,
     module_state,
     placed,
@@ -41,65 +34,20 @@ from pipeconform.stage_wrapping import wrapped
 
 from .agreement import Agreement
 from .batches import BatchCheck, kwargs_in, sizes_in
+from .claims import CAPABILITIES, ERRORS
 from .front_end import Ties, boundaries_of, share, split_as_planned
 from .link import Lengths, Link
+from .masters import LossScale, Masters
 from .microbatches import merge, merge_gradients, split
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
 from .stage import Stage
-from .tables import OFFERS, actions_of, training_table
+from .tables import actions_of, training_table
 from .tracing import TracedPipe, build_stage
 from .widest import zero_on
 
 __all__ = ["ReferenceAdapter", "ReferencePipeline"]
-
-_CAPABILITIES = Capabilities(
-    schedules=tuple(offer.claim for offer in OFFERS.values()),
-    features=frozenset(Feature),
-    boundary=BoundaryClaim(
-        max_tensors=8,
-        containers=("tensor", "tuple", "list"),
-        dtypes=("float64", "float32", "bfloat16", "float16"),
-        min_ndim=0,
-        max_ndim=5,
-        no_grad_tensors=True,
-        non_float_tensors=True,
-        empty_tensors=True,
-    ),
-    scale=GradientScale(at="loss", input_gradients_scaled=True),
-    reductions=("mean", "sum"),
-    sub_groups=True,
-    kwargs_scope="stage",
-    tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
-    data_parallel=DataParallelClaim(
-        wrappers=("ddp", "fully_shard"),
-        options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
-        accumulation=True,
-        synchronised_norms=True,
-    ),
-    tensor_parallel=TensorParallelClaim(
-        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
-    ),
-)
-
-
-_ERRORS = ErrorContract(
-    promises={
-        MistakeKind.INPUT_SHAPE: ("ValueError",),
-        MistakeKind.INPUT_DTYPE: ("ValueError",),
-        MistakeKind.OUTPUT_SHAPE: ("StageError",),
-        MistakeKind.OUTPUT_DTYPE: ("StageError",),
-        MistakeKind.ARITY: ("ValueError", "StageError"),
-        MistakeKind.NO_TENSOR: ("TypeError", "StageError"),
-        MistakeKind.GRADIENT: ("StageError",),
-        MistakeKind.BATCH: ("ValueError",),
-        MistakeKind.EXCEPTION: ("StageError",),
-        MistakeKind.PLAN: ("ValueError",),
-        MistakeKind.NEIGHBOURS: ("ValueError",),
-    },
-    tells_others=True,
-)
 
 
 class ReferencePipeline:
@@ -124,6 +72,8 @@ class ReferencePipeline:
         self.modules = {s: self.replicas[s].module if s in self.replicas else built[s] for s in built}
         self.share_parameters()
         self._operate = step_modules(self.modules, plan.optimizer)
+        self.masters = self.make_masters() if plan.master_weights else None
+        self.scale = self.make_scale(plan.loss_scaling) if plan.loss_scaling is not None else None
         self.stages = {s: self.make_stage(s, module) for s, module in self.modules.items()}
         if self.modules:
             self.make_link().warm_up(self.placement, position=self.position)
@@ -137,6 +87,14 @@ class ReferencePipeline:
     def share_parameters(self) -> None:
         """Let stages of this rank that share a parameter hold one object; called before the optimizer is made."""
         share(self.plan.tied, self.modules)
+
+    def make_masters(self) -> Masters:
+        """The float32 copies that the optimizer steps."""
+        return Masters(self.own_parameters(), self.plan.optimizer)
+
+    def make_scale(self, scaling: LossScaling) -> LossScale:
+        """The scale of the loss."""
+        return LossScale(scaling, self.plan.ranks.pipeline_group, self.plan.ranks.device)
 
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         """A stage, wrapped for data parallelism if the plan says so; every replica calls this in the same order."""
@@ -165,6 +123,7 @@ class ReferencePipeline:
             targets=cut(batch.target),
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
+            scale=1.0 if self.scale is None else self.scale.value,
             measured=self.make_loss(batch) if mode is Mode.EVAL else None,
         )
 
@@ -255,15 +214,33 @@ class ReferencePipeline:
 
     def apply(self, operation: Operation) -> None:
         """Clear gradients, or clip them and step the optimizer, or load a state."""
-        if isinstance(operation, OptimizerStep) and self.plan.clipping is not None and self.modules:
-            self.clip(self.plan.clipping)
+        if isinstance(operation, OptimizerStep) and self.modules:
+            self.update(operation)
+            return
         self._operate(operation)
+        if isinstance(operation, LoadState) and self.masters is not None:
+            self.masters.reload()
+
+    def update(self, operation: OptimizerStep) -> None:
+        """Clip the gradients and step the optimizer, unless the loss is scaled and a gradient is not finite."""
+        if self.scale is not None and not self.scale.allows(self.counted_gradients()):
+            return
+        if self.plan.clipping is not None:
+            self.clip(self.plan.clipping)
+        if self.masters is None:
+            self._operate(operation)
+        else:
+            self.masters.step(scale=1.0 if self.scale is None else self.scale.value)
+
+    def loss_scale(self) -> float | None:
+        """The factor of the next step's losses."""
+        return None if self.scale is None or not self.modules else self.scale.value
 
     def clip(self, clipping: Clipping) -> None:
         """Scale this rank's gradients by the norm over all stages."""
         norm = self.norm_of_gradients(clipping.norm_type)
         factor = (clipping.max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for parameter in {p for module in self.modules.values() for p in module.parameters()}:
+        for parameter in self.own_parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
@@ -324,8 +301,11 @@ class ReferencePipeline:
 
     def counted_gradients(self) -> Sequence[Tensor]:
         """The gradients that count in the norm on this rank."""
-        parameters = {p for module in self.modules.values() for p in module.parameters()}
-        return [p.grad for p in parameters if p.grad is not None]
+        return [p.grad for p in self.own_parameters() if p.grad is not None]
+
+    def own_parameters(self) -> Sequence[nn.Parameter]:
+        """This rank's parameters, each once."""
+        return [*dict.fromkeys(p for module in self.modules.values() for p in module.parameters())]
 
     def close(self) -> None:
         """Forget the stages' run-time state; nothing else is held."""
@@ -369,7 +349,7 @@ class ReferenceAdapter:
 
     def describe(self) -> Description:
         """Claim everything in the contract, except for schedules with two chains of stages."""
-        return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES, errors=_ERRORS)
+        return Description(name=self.name, version="0.1.0", capabilities=CAPABILITIES, errors=ERRORS)
 
     def setup_process(self) -> None:
         """Do nothing."""

@@ -53,6 +53,8 @@ class Work:
     """``loss(output, target)``, 0-d; None evaluates: forward only, no gradient anywhere."""
     divisor: int = 1
     """Every microbatch's loss is divided by it before the backward."""
+    scale: float = 1.0
+    """Every microbatch's loss is multiplied by it before the backward."""
     measured: Callable[[Any, Any], Tensor] | None = None
     """The loss of an evaluation, like `loss`; None if none is wanted."""
 
@@ -179,7 +181,8 @@ class Step:
             if not isinstance(loss, Tensor) or loss.ndim:
                 raise TypeError(f"the loss function returned {loss!r:.80}; expected a 0-d tensor")
             self._losses[k] = loss.detach()
-            self.stages[s].end_in(k, loss / work.divisor if work.divisor != 1 else loss)
+            shared = loss / work.divisor if work.divisor != 1 else loss
+            self.stages[s].end_in(k, shared * work.scale if work.scale != 1 else shared)
             self.output_gradients[s, k] = [torch.ones_like(loss)]
         elif work.measured is not None:
             with torch.no_grad():

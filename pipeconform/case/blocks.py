@@ -165,6 +165,10 @@ class GradientHooked(Block, frozen=True, kw_only=True):
     on: Literal["parameters", "module"] = "parameters"
 
 
+class Overflowing(Block, frozen=True, kw_only=True):
+    """A linear map; where the gradient of its bias is larger than 64, it is infinite, as of a kernel that overflows."""
+
+
 class Deferred(Block, frozen=True, kw_only=True):
     """A linear map whose weight gradient the stage's deferred-weight function computes."""
 
@@ -193,6 +197,7 @@ AnyBlock = (
     | Accumulating
     | InputHooked
     | GradientHooked
+    | Overflowing
     | Deferred
     | Layout
     | Auxiliary

@@ -30,7 +30,19 @@ from pipeconform.case.model import (
     impossible_model,
 )
 from pipeconform.case.perturbations import impossible
-from pipeconform.case.program import Adam, Clip, Eval, Load, LossSpec, Optimize, Sgd, Step, Train, Zero
+from pipeconform.case.program import (
+    Adam,
+    Clip,
+    Eval,
+    Load,
+    LossSpec,
+    Optimize,
+    Scaling,
+    Sgd,
+    Step,
+    Train,
+    Zero,
+)
 from pipeconform.case.strict import Strict
 from pipeconform.case.world import World, impossible_world
 from pipeconform.errors import BadCaseError
@@ -54,6 +66,7 @@ __all__ = [
     "Optimize",
     "Passage",
     "PassageKind",
+    "Scaling",
     "Sgd",
     "Split",
     "Stage",
@@ -210,6 +223,8 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"{name} is made by a communication hook: it needs world.replicas.hook"
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
+    if isinstance(case.optimizer, Sgd):
+        yield from _contradictory_updates(case, case.optimizer)
     yield from impossible_model(model)
     if bool(model.classes) != (case.loss.kind == "cross_entropy"):
         yield (
@@ -223,6 +238,16 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
     if model.split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
+
+
+def _contradictory_updates(case: Case, optimizer: Sgd) -> Iterator[str]:
+    """What an optimizer asks for that does not go together."""
+    if optimizer.masters and case.model.dtype not in ("bfloat16", "float16"):
+        yield f"optimizer.masters copies parameters of 16 bits: it needs another model.dtype than {case.model.dtype}"
+    if optimizer.masters and (optimizer.clip is not None or case.world.is_parallel):
+        yield "optimizer.masters cannot be combined with optimizer.clip, world.replicas or world.tensor"
+    if optimizer.scaling is not None and not optimizer.masters:
+        yield "optimizer.scaling needs optimizer.masters"
 
 
 def encode_case(case: Case) -> bytes:

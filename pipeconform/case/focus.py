@@ -41,6 +41,8 @@ class Focus(StrEnum):
     COUNTED = "means over the targets that count"
     OPTIMIZER = "optimizer steps"
     CLIPPED = "clipped gradients"
+    MASTERS = "master weights"
+    SCALED = "scaled losses"
     EVAL = "order of training and evaluation"
     EVAL_LOSSES = "losses of evaluation"
     VARYING = "sizes that change between steps"

@@ -8,7 +8,7 @@ from pipeconform.case.by_hand import ByHand
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.strict import Strict
 
-__all__ = ["Adam", "Clip", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
+__all__ = ["Adam", "Clip", "Eval", "Load", "LossSpec", "Optimize", "Scaling", "Sgd", "Step", "Train", "Zero"]
 
 
 class LossSpec(Strict, frozen=True, kw_only=True):
@@ -70,12 +70,23 @@ class Clip(Strict, frozen=True, kw_only=True):
     norm: Literal["two", "maximum"] = "two"
 
 
+class Scaling(Strict, frozen=True, kw_only=True):
+    """A factor of the loss in the backward, and what it is multiplied by when a gradient is not finite."""
+
+    initial: float
+    backoff: float
+
+
 class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
     """Stochastic gradient descent."""
 
     lr: float
     momentum: float = 0.0
     clip: Clip | None = None
+    masters: bool = False
+    """Whether float32 copies of the parameters are stepped."""
+    scaling: Scaling | None = None
+    """Needs `masters`."""
 
 
 class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):

@@ -23,6 +23,7 @@ __all__ = [
     "DataParallel",
     "Declared",
     "Loss",
+    "LossScaling",
     "Plan",
     "Ranks",
     "SgdStep",
@@ -93,6 +94,19 @@ class Clipping:
     max_norm: float
     norm_type: float = 2.0
     """2 or infinity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossScaling:
+    """How the loss is scaled, as ``torch.amp.GradScaler`` scales that of a model in one piece.
+
+    Losses are multiplied by the scale before the backward, and gradients are divided by it before the optimizer uses
+    them (Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2). If any gradient of any stage is
+    not finite, no rank steps, and every rank multiplies its scale by `backoff`. A scale does not grow within a case.
+    """
+
+    initial: float
+    backoff: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +236,13 @@ class Plan:
     optimizer moves all of them alike. Empty unless `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
     clipping: Clipping | None = None
     """If given, every optimizer step clips the gradients first; None unless `Feature.CLIPPING` is claimed."""
+    master_weights: bool = False
+    """Whether the optimizer keeps a float32 copy of every parameter, steps it with the gradient in float32, and rounds
+    it into the parameter. `LoadState` sets the copies, too. False unless `Feature.MASTER_WEIGHTS` or ``LOSS_SCALING``
+    is claimed."""
+    loss_scaling: LossScaling | None = None
+    """If given, there are master weights, and `Pipeline.gradients` may still be scaled; None unless
+    `Feature.LOSS_SCALING` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

@@ -23,6 +23,7 @@ from pipeconform.adapter import (
     OffersStages,
     Operation,
     Pipeline,
+    ScalesLosses,
     StageOperations,
     StepResult,
 )
@@ -52,7 +53,9 @@ _OPERATIONS = (
     "send_backward",
     "finish",
 )
-_ANSWERS = tuple(f"{name}()" for name in (*_METHODS, "boundaries", "gradient_norm", "table", "open_stages"))
+_ANSWERS = tuple(
+    f"{name}()" for name in (*_METHODS, "boundaries", "gradient_norm", "loss_scale", "table", "open_stages")
+)
 _TENSOR = "a tensor"
 
 
@@ -188,6 +191,18 @@ class CheckedPipeline:
         _require(isinstance(found, torch.Tensor | None), "gradient_norm()", found, "a tensor or None")
         _require(found is None or found.numel() == 1, "gradient_norm()", found, "one number")
         return found
+
+    def loss_scale(self) -> float | None:
+        """A number or None; called only if the plan scales losses."""
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, ScalesLosses):
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks loss_scale(), "
+                f"but Feature.LOSS_SCALING is claimed"
+            )
+        found = pipeline.loss_scale()
+        _require(isinstance(found, int | float | None), "loss_scale()", found, "a number or None")
+        return None if found is None else float(found)
 
     def close(self) -> None:
         """Close the pipeline."""

@@ -16,7 +16,7 @@ from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker
 from pipeconform.case.build.synced_norm import synchronise
 from pipeconform.case.build.whole import split_of
-from pipeconform.case.case import Adam, Case, Clip, Sgd
+from pipeconform.case.case import Adam, Case, Clip, Scaling, Sgd
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.cutting import edges_of, tensor_parallel_of
@@ -41,6 +41,12 @@ def _clipping_of(clip: Clip | None) -> contract.Clipping | None:
     if clip is None:
         return None
     return contract.Clipping(max_norm=clip.limit, norm_type=2.0 if clip.norm == "two" else math.inf)
+
+
+def _scaling_of(scaling: Scaling | None) -> contract.LossScaling | None:
+    if scaling is None:
+        return None
+    return contract.LossScaling(initial=scaling.initial, backoff=scaling.backoff)
 
 
 def plan_of(
@@ -94,9 +100,10 @@ def plan_of(
         loss = dataclasses.replace(loss, function=mistakes.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None
     clipping: contract.Clipping | None = None
+    scaling: contract.LossScaling | None = None
     if isinstance(case.optimizer, Sgd):
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
-        clipping = _clipping_of(case.optimizer.clip)
+        clipping, scaling = _clipping_of(case.optimizer.clip), _scaling_of(case.optimizer.scaling)
     elif isinstance(case.optimizer, Adam):
         optimizer = contract.AdamStep(lr=case.optimizer.lr)
     plan = Plan(
@@ -128,6 +135,8 @@ def plan_of(
         output_rules=merges.rules_of(case),
         tied=data.tied_names(case),
         clipping=clipping,
+        master_weights=isinstance(case.optimizer, Sgd) and case.optimizer.masters,
+        loss_scaling=scaling,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

@@ -112,6 +112,7 @@ def run_step(
         rng_moved=rng_moved,
         # replicas are not asked: their answer would add communication to what is recorded
         gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
+        loss_scale=None if plan.loss_scaling is None else pipeline.loss_scale(),
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )
     del result  # a user may keep results with a graph; whatever else stays is kept by the implementation

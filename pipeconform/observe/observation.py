@@ -284,6 +284,8 @@ class StepShown(_Data, frozen=True, kw_only=True):
     rng_moved: bool = False
     gradient_norm: Array | None = None
     """The implementation's answer; None if it was not asked or gave none."""
+    loss_scale: float | None = None
+    """The implementation's factor of the next step's losses; None if it was not asked or gave none."""
     differentiable: bool = False
     """Whether any returned output or loss requires a gradient."""
     gradient_shards: dict[int, dict[str, Sharding]] = {}
@@ -377,6 +379,8 @@ class StepExpected(_Data, frozen=True, kw_only=True):
     buffer_bounds: dict[int, Named] = {}
     flow: tuple[Flow, ...] = ()
     """What passes between stages, in both directions; set only if asked for."""
+    loss_scale: float | None = None
+    """The factor of the next step's losses, if they are scaled."""
 
 
 class Reference(_Data, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from pipeconform.observe.recorder import hook_counts
 from pipeconform.oracle.averaging import average, widen
 from pipeconform.oracle.clipping import clip
 from pipeconform.oracle.flow import OracleFlow
+from pipeconform.oracle.masters import Masters
 from pipeconform.oracle.together import parts_of, taken_apart, together
 
 if TYPE_CHECKING:
@@ -261,7 +262,10 @@ class _Run:
         self.parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))
         trainable = [p for p in self.parameters if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None
-        if trainable and isinstance(case.optimizer, Sgd):
+        self.masters: Masters | None = None
+        if isinstance(case.optimizer, Sgd) and case.optimizer.masters:
+            self.masters = Masters(trainable, case.optimizer)
+        elif trainable and isinstance(case.optimizer, Sgd):
             self.optimizer = torch.optim.SGD(
                 trainable, lr=case.optimizer.lr, momentum=case.optimizer.momentum
             )
@@ -290,6 +294,12 @@ class _Run:
                 for s, values in loaded.items():
                     for name, value in contract.module_state({s: self.stages[s]})[s].items():
                         value.copy_(values[name])
+            if self.masters is not None:
+                self.masters.load()
+        elif self.masters is not None:
+            with self._aside():
+                finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.parameters)
+            self.masters.step(finite=finite)
         elif self.optimizer is not None:
             if isinstance(self.case.optimizer, Sgd) and self.case.optimizer.clip is not None:
                 clip(self.parameters, self.case.optimizer.clip)
@@ -390,6 +400,8 @@ class _Run:
 
     def _backward(self, loss: Tensor) -> None:
         """Add one microbatch's gradients and, if bounds are wanted, their magnitudes."""
+        if self.masters is not None and self.masters.scale is not None:
+            loss = loss * self.masters.scale
         if self.magnitudes is None:
             self._differentiate(loss)
             return
@@ -490,6 +502,7 @@ class _Run:
             output_bounds=output_bounds,
             kwarg_gradient_bounds=self._bounds(kwarg_gradients),
             flow=() if self.flow is None else self.flow.take(),
+            loss_scale=None if self.masters is None else self.masters.scale,
         )
 
     def _reassociated(self) -> dict[int, Named]:

@@ -15,6 +15,7 @@ from pipeconform.case.case import (
     LossSpec,
     Model,
     Optimize,
+    Sgd,
     Split,
     Step,
     Train,
@@ -27,12 +28,12 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.wrapper_text import describe_wrapper_case
 
 __all__ = [
-    "clip_text",
     "describe_case",
     "describe_cut",
     "describe_perturbation",
     "describe_program",
     "describe_replicas",
+    "optimizer_text",
 ]
 
 _LONGEST_CYCLE = 6  # steps
@@ -54,12 +55,7 @@ def describe_case(case: AnyCase) -> str:
     if case.world.misplan is not None:
         rows.append(("misplanned", case.world.misplan.in_words()))
     if case.optimizer is not None:
-        optimizer = case.optimizer
-        momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
-        clip = (
-            "" if isinstance(optimizer, Adam) or optimizer.clip is None else f", {clip_text(optimizer.clip)}"
-        )
-        rows.append(("optimizer", f"{type(optimizer).__name__}, lr {optimizer.lr:g}{momentum}{clip}"))
+        rows.append(("optimizer", optimizer_text(case.optimizer)))
     rows.append(("seed", str(case.seed)))
     wide = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{wide}}  {text}" for name, text in rows)
@@ -162,7 +158,23 @@ def _split(split: Split) -> Iterator[str]:
         yield "sequences are longer by one than the example's"
 
 
-def clip_text(clip: Clip) -> str:
+def optimizer_text(optimizer: Sgd | Adam) -> str:
+    """An optimizer, and what it does beside stepping."""
+    parts = [f"{type(optimizer).__name__}, lr {optimizer.lr:g}"]
+    if isinstance(optimizer, Sgd):
+        parts.append(f"momentum {optimizer.momentum:g}")
+        if optimizer.clip is not None:
+            parts.append(_clip_text(optimizer.clip))
+        if optimizer.masters:
+            parts.append("on float32 copies of the parameters")
+        if (scaling := optimizer.scaling) is not None:
+            parts.append(
+                f"losses scaled by {scaling.initial:g}, after an overflow by {scaling.backoff:g} of that"
+            )
+    return ", ".join(parts)
+
+
+def _clip_text(clip: Clip) -> str:
     """A limit on the gradients' norm, in words."""
     return f"gradients clipped to {clip.limit:g} by the {'2-norm' if clip.norm == 'two' else 'maximum norm'}"
 

@@ -30,14 +30,14 @@ class EvalBetweenForwards(Stage):
 
 
 class _LossScaled(ReferencePipeline):
-    loss_scale = 1024.0
+    factor = 1024.0
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         function = work.loss
         if function is None:
             return work
-        return replace(work, loss=lambda output, target: function(output, target) * self.loss_scale)
+        return replace(work, loss=lambda output, target: function(output, target) * self.factor)
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         parameters = [p for module in self.modules.values() for p in module.parameters()]
@@ -50,12 +50,12 @@ class _LossScaled(ReferencePipeline):
             return result
         for parameter, earlier in zip(parameters, before, strict=True):
             if parameter.grad is not None:
-                parameter.grad /= self.loss_scale
+                parameter.grad /= self.factor
             if earlier is not None:
                 parameter.grad = earlier if parameter.grad is None else earlier + parameter.grad
-        losses = None if result.losses is None else [loss / self.loss_scale for loss in result.losses]
+        losses = None if result.losses is None else [loss / self.factor for loss in result.losses]
         found = result.input_gradients
-        scaled = None if found is None else [None if g is None else g / self.loss_scale for g in found]
+        scaled = None if found is None else [None if g is None else g / self.factor for g in found]
         return replace(result, losses=losses, input_gradients=scaled)
 
 
@@ -106,4 +106,4 @@ class TiesBroken(ReferencePipeline):
 class Overflows(_LossScaled):
     """The loss is scaled by more than float16 can hold."""
 
-    loss_scale = 2.0**18
+    factor = 2.0**18

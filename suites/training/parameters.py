@@ -9,6 +9,8 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import requirement
+from pipeconform.judge.masters import masters_are_kept
+from pipeconform.judge.scales import scales_are_right
 from pipeconform.judge.training import (
     buffers_are_right,
     gradients_are_right,
@@ -160,6 +162,58 @@ def clipped_updates(evidence: Evidence) -> Iterator[Finding]:
     their own norms train another model, and the loss still falls.
     """
     yield from updates_are_right(evidence)
+
+
+@requirement(
+    "TRN-23",
+    title="Master weights",
+    level=MUST,
+    about=(Focus.MASTERS,),
+    trains=True,
+    needs=(Feature.STATE,),
+    promise=(
+        contract("Plan.master_weights: the optimizer steps float32 copies of the parameters"),
+        paper("Mixed Precision Training (arXiv:1710.03740), section 3.1"),
+    ),
+)
+def master_weights(evidence: Evidence) -> Iterator[Finding]:
+    """With bfloat16 parameters and float32 copies of them, many updates that are each too small for bfloat16 add up
+    to the reference's; after a state is loaded, updates start from it.
+
+    Without copies the model stops learning when updates become small, and the loss only looks as if it had
+    converged. Weights that do not reach the copies are overwritten by the first step.
+    """
+    yield from updates_are_right(evidence)
+    yield from masters_are_kept(evidence)
+
+
+@requirement(
+    "TRN-24",
+    title="Scaled losses",
+    level=MUST,
+    about=(Focus.SCALED,),
+    trains=True,
+    needs=(Feature.STATE,),
+    promise=(
+        contract(
+            "Plan.loss_scaling: no rank steps where any gradient is not finite, and all lower the scale"
+        ),
+        documented(
+            "Automatic Mixed Precision, gradient scaling: a step with infs or NaNs is skipped, the scale updated",
+            "amp.html#gradient-scaling",
+        ),
+        paper("Mixed Precision Training (arXiv:1710.03740), section 3.2"),
+    ),
+)
+def scaled_losses(evidence: Evidence) -> Iterator[Finding]:
+    """Where the scaled gradient of one parameter of one stage overflows, no rank changes a parameter, and every rank
+    lowers its scale alike; the next step is that of the gradients without a scale.
+
+    Each rank sees its own gradients only. If one skips and the others step, the stages belong to different models
+    from then on, and nothing fails.
+    """
+    yield from updates_are_right(evidence)
+    yield from scales_are_right(evidence)
 
 
 @requirement(

@@ -120,6 +120,8 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-19": _in("Eval", "StepShown.losses", "StepShown.loss", "StepShown.microbatches"),
     "TRN-20": LOSSES | GRADIENTS,
     "TRN-21": UPDATES,
+    "TRN-23": UPDATES,
+    "TRN-24": UPDATES | _in("Train Optimize", "StepShown.loss_scale"),
     "TRN-22": LOSSES | GRADIENTS | UPDATES | BUFFERS,
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,

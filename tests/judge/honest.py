@@ -24,6 +24,7 @@ from pipeconform.case.case import (
     Optimize,
     Passage,
     PassageKind,
+    Scaling,
     Sgd,
     Stage,
     Step,
@@ -56,6 +57,7 @@ M = 3
 
 RUN = {"batch_size": 2 * M, "num_microbatches": M}
 TRAIN, EVAL = Train(**RUN), Eval(**RUN)
+_UPDATES = (TRAIN, Optimize(), Zero()) * 2
 
 TWO_DIRECTIONS = dataclasses.replace(
     EVERYTHING, schedules=(ScheduleClaim(name="GPipe", placement=Placement.MIRROR),)
@@ -138,7 +140,7 @@ class _Rank:
             for name in ("gradients", "buffers", "parameters")
         }
         if not m:
-            return StepShown(step=right.step, events=(), **state)
+            return StepShown(step=right.step, events=(), loss_scale=right.loss_scale, **state)
         held = tuple(range(m)) if self.shares is None else self.shares[self.position]
         last, trains = self.case.num_stages - 1 in self.owned, isinstance(kind, Train)
         forwards, events = self._computations(right, trains=trains)
@@ -152,6 +154,7 @@ class _Rank:
             forwards=forwards,
             events=events,
             gradient_norm=_norm_of(right) if trains else None,
+            loss_scale=right.loss_scale,
             held=(),
             kept=Kept(at_once=m, inputs=m, outputs=()),
             answers=self._answers(kind),
@@ -301,6 +304,12 @@ def _passing(*kinds: PassageKind, last: int = 1, users: tuple[int, ...] = (1,)) 
     return plain_case(model=model, world=World(size=3, pipeline_ranks=(0, 1, 2)))
 
 
+def _mastered(optimizer: Sgd, *program: Step, **model: object) -> Case:
+    """A case whose optimizer only a model of 16 bits can have."""
+    case = with_model(plain_case(*program, optimizer=Sgd(lr=optimizer.lr)), **model)
+    return msgspec.structs.replace(case, optimizer=optimizer)
+
+
 CASES: Mapping[str, Case] = {
     "plain": plain_case(TRAIN, Zero(), TRAIN),
     "plain evaluation": plain_case(EVAL, EVAL),
@@ -390,6 +399,15 @@ CASES: Mapping[str, Case] = {
     ),
     "clipped": plain_case(
         TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, clip=Clip(limit=0.0625))
+    ),
+    "masters": _mastered(
+        Sgd(lr=2.0**-9, momentum=0.5, masters=True), *_UPDATES, Load(), *_UPDATES, dtype="bfloat16"
+    ),
+    "scaled": _mastered(
+        Sgd(lr=0.03125, masters=True, scaling=Scaling(initial=2.0**14, backoff=2.0**-16)),
+        *_UPDATES,
+        dtype="float16",
+        stages=(Stage(blocks=(_LINEAR, blocks.Overflowing())), Stage(blocks=(_LINEAR,))),
     ),
     "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
     "shapes": _passing("scalar", "flat", "single", "deep", "empty"),

@@ -265,6 +265,7 @@ _NEED_NOT_REPEAT = {
     "flow": "shows where a wrong value was first",
     "answers": "words",
     "gradient_norm": "sums over ranks in an order that may change",
+    "loss_scale": "TRN-24 compares it with the reference",
     "differentiable": "LIF-2",
     "gradient_shards": "DPC-8",
     "parameter_shards": "DPC-8",

@@ -14,6 +14,7 @@ from pipeconform.case import blocks
 from pipeconform.case.build.decoder import DecoderLayer
 from pipeconform.case.build.graph_layers import graph_layer
 from pipeconform.case.build.hook_layers import GradientHookedLayer, InputHookedLayer
+from pipeconform.case.build.overflow_layer import OverflowingLayer
 from pipeconform.case.build.synced_norm import SyncedNormLayer
 from pipeconform.case.case import Model
 
@@ -301,6 +302,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return InputHookedLayer(width)
         case blocks.GradientHooked(on=on):
             return GradientHookedLayer(width, on)
+        case blocks.Overflowing():
+            return OverflowingLayer(width)
         case blocks.Layout(kind=kind):
             return _Layout(kind)
         case blocks.Auxiliary():

@@ -29,15 +29,16 @@ def _has(*kinds: type[Step]) -> Callable[[Case], bool]:
     return lambda case: all(any(isinstance(step, kind) for step in case.program) for kind in kinds)
 
 
-def _clips(case: Case) -> bool:
-    return isinstance(case.optimizer, Sgd) and case.optimizer.clip is not None
+def _only_steps(case: Case) -> bool:
+    """Whether the optimizer does nothing beside stepping, which is a subject of its own."""
+    return not isinstance(case.optimizer, Sgd) or not (case.optimizer.clip or case.optimizer.masters)
 
 
 _FOUND: Mapping[Focus, Callable[[Case], bool]] = MappingProxyType(
     {
         Focus.ACCUMULATE: accumulates,
         Focus.EVAL: _has(Train, Eval),
-        Focus.OPTIMIZER: lambda case: _has(Optimize)(case) and not _clips(case),
+        Focus.OPTIMIZER: lambda case: _has(Optimize)(case) and _only_steps(case),
         Focus.DROPOUT: lambda case: case.has(blocks.Dropout) and not _has(Eval)(case),
     }
 )

@@ -102,7 +102,7 @@ def _pattern(ended: str) -> str:
 
 def _optimizer(case: Case) -> str:
     match case.optimizer:
-        case Sgd(clip=None, momentum=momentum, lr=lr):
+        case Sgd(clip=None, masters=False, momentum=momentum, lr=lr):
             return f"lr={lr}, momentum={momentum}" if momentum else f"lr={lr}"
         case None:
             return ""

@@ -92,7 +92,13 @@ def block_text(block: blocks.AnyBlock, width: int) -> str:
             text = f"nn.Linear({width}, {width}{'' if bias else ', bias=False'})"
         case blocks.Norm():
             text = f"nn.LayerNorm({width})"
-        case blocks.SyncedNorm() | blocks.Compiled() | blocks.Embedding() | blocks.Head():
+        case (
+            blocks.SyncedNorm()
+            | blocks.Compiled()
+            | blocks.Embedding()
+            | blocks.Head()
+            | blocks.Overflowing()
+        ):
             raise NotPlainError(f"a stage has the block {type(block).__name__}")
         case _:
             names = [name for name in block.__struct_fields__ if name != "frozen"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeconform.case.case import Adam, Case, Eval, Model, Train
+from pipeconform.case.case import Case, Eval, Model, Train
 from pipeconform.report.case_text import (
-    clip_text,
     describe_cut,
     describe_perturbation,
     describe_program,
     describe_replicas,
+    optimizer_text,
 )
 from pipeconform.report.html.place import Place, kind_of
 
@@ -110,10 +110,7 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
     scaled = ", with a keyword argument" if case.loss.scaled else ""
     yield "loss", f"{case.loss.reduction} {case.loss.kind.replace('_', ' ')}{classes}{ignoring}{scaled}"
     if case.optimizer is not None:
-        momentum = "" if isinstance(case.optimizer, Adam) else f", momentum {case.optimizer.momentum:g}"
-        clip = None if isinstance(case.optimizer, Adam) else case.optimizer.clip
-        clipped = "" if clip is None else f", {clip_text(clip)}"
-        yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}{clipped}"
+        yield "optimizer", optimizer_text(case.optimizer)
     for one in world.perturbations:
         yield "perturbed", describe_perturbation(one)
     yield "seed", str(case.seed)

@@ -1,0 +1,104 @@
+"""Optimizers that step float32 copies of 16-bit parameters, and scaled losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from pipeconform.case import blocks
+from pipeconform.case.case import Case, Load, Model, Optimize, Scaling, Sgd, Step, Zero
+from pipeconform.case.draw.changes import changed_model, in_some_stage, replaced, with_other_blocks
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+_RATES = (2.0**-10, 2.0**-9)
+"""Below half the distance of two bfloat16 numbers around 1/2, for gradients up to 1: single updates are lost there."""
+_UPDATES = (8, 16)
+_SCALING = Scaling(initial=2.0**14, backoff=2.0**-16)
+"""The first scale makes every gradient above 2⁻⁸ larger than `overflow_layer.LARGEST`, the second none below 2⁸."""
+
+
+def _updates(number: int, draft: Draft) -> tuple[Step, ...]:
+    return (draft.train, Optimize(), Zero(set_to_none=True)) * number
+
+
+def _mastered(case: Case) -> bool:
+    return isinstance(case.optimizer, Sgd) and case.optimizer.masters and case.optimizer.scaling is None
+
+
+def _scaled(case: Case) -> bool:
+    return isinstance(case.optimizer, Sgd) and case.optimizer.scaling is not None
+
+
+def _plain(model: Model) -> Model:
+    """With linear maps only: in 16 bits the bound on rounding errors allows everything behind a norm."""
+    kept = (blocks.Linear, blocks.Embedding, blocks.Head)
+    kinds = {type(block) for stage in model.stages for block in stage.blocks}
+    return with_other_blocks(model, {kind: (blocks.Linear(),) for kind in kinds if kind not in kept})
+
+
+def _copies(d: Drawing, draft: Draft) -> Draft:
+    draft = replaced(draft, model=_plain(draft.model))
+    optimizer = Sgd(lr=d.pick(_RATES), momentum=d.pick([0.0, 0.5]), masters=True)
+    return replaced(draft, optimizer=optimizer)
+
+
+def _many_updates(d: Drawing, draft: Draft) -> Draft:
+    number = d.pick(_UPDATES)
+    steps = _updates(number, draft)
+    if Feature.LOADING in d.features:
+        steps = (*_updates(number // 2, draft), Load(), *_updates(number // 2, draft))
+    return replaced(draft, program=steps[:-1])
+
+
+def _overflowing(d: Drawing, draft: Draft) -> Draft:
+    draft = in_some_stage(blocks.Overflowing())(d, replaced(draft, model=_plain(draft.model)))
+    return replaced(draft, optimizer=Sgd(lr=2.0**-5, masters=True, scaling=_SCALING))
+
+
+def _two_updates(d: Drawing, draft: Draft) -> Draft:
+    return replaced(draft, program=_updates(2, draft)[:-1])
+
+
+def _with(**changes: object) -> Callable[[Case], Case]:
+    def change(case: Case) -> Case:
+        assert isinstance(case.optimizer, Sgd)
+        return structs.replace(case, optimizer=structs.replace(case.optimizer, **changes))
+
+    return change
+
+
+def _in_float32(case: Case) -> Case:
+    return changed_model(_with(masters=False)(case), dtype="float32")
+
+
+MASTERS = Subject(
+    focus=Focus.MASTERS,
+    needs=frozenset({Feature.OPTIMIZER, Feature.MASTER_WEIGHTS}),
+    trains=True,
+    found=_mastered,
+    rarity=2,
+    widths=(4, 6, 8),
+    dtype=lambda d: "bfloat16",
+    contents=_copies,
+    program=_many_updates,
+    without=_in_float32,
+    control="with a model in float32",
+    alters="dtype",
+)
+SCALED = Subject(
+    focus=Focus.SCALED,
+    needs=frozenset({Feature.OPTIMIZER, Feature.LOSS_SCALING, Feature.CUSTOM_FUNCTIONS}),
+    trains=True,
+    found=_scaled,
+    rarity=2,
+    widths=(4, 6, 8),
+    dtype=lambda d: "float16",
+    contents=_overflowing,
+    program=_two_updates,
+    without=_with(scaling=None),
+    control="without a scale of the loss",
+)

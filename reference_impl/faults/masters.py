@@ -1,0 +1,119 @@
+"""Faults of master weights and of the scale of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import LossScaling
+
+from ..adapter import ReferencePipeline
+from ..masters import LossScale, Masters
+from .fault import breaks
+
+_WRONG = r"the parameter of [\w.]+ in stage \d is not (the reference|the float32 copy)"
+
+
+class _RoundedMasters(Masters):
+    def step(self, *, scale: float = 1.0) -> None:
+        self.reload()
+        super().step(scale=scale)
+
+
+@breaks("TRN-23", tells=_WRONG)
+class SteppedIn16Bits(ReferencePipeline):
+    """The copies are made anew from the parameters for every update, so that what rounding took is lost."""
+
+    def make_masters(self) -> Masters:
+        return _RoundedMasters(self.own_parameters(), self.plan.optimizer)
+
+
+class _OldMasters(Masters):
+    def reload(self) -> None:
+        pass
+
+
+@breaks("TRN-23", tells=_WRONG, source="https://github.com/NVIDIA/Megatron-LM/issues/476")
+class CopiesNotLoaded(ReferencePipeline):
+    """A loaded state does not reach the copies: the next update overwrites it."""
+
+    def make_masters(self) -> Masters:
+        return _OldMasters(self.own_parameters(), self.plan.optimizer)
+
+
+class _LateMasters(Masters):
+    def step(self, *, scale: float = 1.0) -> None:
+        before = {parameter: copy.detach().clone() for parameter, copy in self.copies.items()}
+        super().step(scale=scale)
+        with torch.no_grad():
+            for parameter, copy in before.items():
+                parameter.copy_(copy)
+
+
+@breaks("TRN-23", tells=_WRONG)
+class RoundedAStepLater(ReferencePipeline):
+    """Parameters get the copies' values of the update before."""
+
+    def make_masters(self) -> Masters:
+        return _LateMasters(self.own_parameters(), self.plan.optimizer)
+
+
+class _OwnOverflow(LossScale):
+    def overflowed(self, gradients: Sequence[Tensor]) -> bool:
+        return any(not bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+@breaks("TRN-24", tells=r"parameter of [\w.]+ in stage \d|scales the next losses by")
+class OverflowKeptToItself(ReferencePipeline):
+    """A rank skips the update if its own gradients overflow; the others step."""
+
+    def make_scale(self, scaling: LossScaling) -> LossScale:
+        return _OwnOverflow(scaling, None, self.plan.ranks.device)
+
+
+class _OwnScale(LossScale):
+    def allows(self, gradients: Sequence[Tensor]) -> bool:
+        before, own = self.value, all(bool(one.isfinite().all()) for one in gradients)
+        allowed = super().allows(gradients)
+        if not allowed and own:
+            self.value = before
+        return allowed
+
+
+@breaks("TRN-24", tells=r"parameter of [\w.]+ in stage \d|scales the next losses by")
+class OwnScaleLowered(ReferencePipeline):
+    """All ranks skip the update, but only those lower their scale whose own gradients overflowed."""
+
+    def make_scale(self, scaling: LossScaling) -> LossScale:
+        return _OwnScale(scaling, self.plan.ranks.pipeline_group, self.plan.ranks.device)
+
+
+class _ZeroedScale(LossScale):
+    def allows(self, gradients: Sequence[Tensor]) -> bool:
+        if not super().allows(gradients):
+            for gradient in gradients:
+                gradient.copy_(torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
+        return True
+
+
+@breaks("TRN-24", tells=r"parameter of [\w.]+ in stage \d")
+class InfiniteGradientsZeroed(ReferencePipeline):
+    """Gradients that are not finite are taken for zero, and the update is made with the others."""
+
+    def make_scale(self, scaling: LossScaling) -> LossScale:
+        return _ZeroedScale(scaling, self.plan.ranks.pipeline_group, self.plan.ranks.device)
+
+
+class _ScaledMasters(Masters):
+    def step(self, *, scale: float = 1.0) -> None:
+        super().step()
+
+
+@breaks("TRN-24", tells=_WRONG)
+class UpdatedWithTheScale(ReferencePipeline):
+    """The optimizer gets gradients that are still scaled."""
+
+    def make_masters(self) -> Masters:
+        return _ScaledMasters(self.own_parameters(), self.plan.optimizer)
