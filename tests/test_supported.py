@@ -11,6 +11,7 @@ import pytest
 
 from pipeconform import supported
 from pipeconform.errors import UsageError
+from tests.facts import tells
 
 
 def test_the_range_is_the_one_the_package_declares():
@@ -32,16 +33,14 @@ def test_a_release_inside_the_range_is_tested(version):
 )
 def test_a_later_release_and_a_pre_release_run_with_a_warning(version):
     assert supported.why_unsupported(version) is None
-    assert supported.why_untested(version) == (
-        f"torch {version}: not tested with this release (tested with torch>=2.9,<2.16)"
-    )
+    assert tells(supported.why_untested(version), f"torch {version}", "not tested", "torch>=2.9,<2.16")
 
 
 @pytest.mark.parametrize("version", ["2.8.0", "2.8.9+cpu", "1.13.0"])
 def test_an_older_release_is_refused_with_the_reason_and_two_remedies(version):
-    assert supported.why_unsupported(version) == (
-        f"torch {version} is older than the releases that pipeconform is tested with; "
-        "pip install 'torch>=2.9,<2.16', or try --allow-untested-torch"
+    reason = supported.why_unsupported(version)
+    assert tells(
+        reason, f"torch {version}", "older", "pip install 'torch>=2.9,<2.16'", "--allow-untested-torch"
     )
 
 

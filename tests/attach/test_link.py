@@ -7,6 +7,7 @@ import pytest
 from pipeconform.attach import link as links
 from pipeconform.attach.link import Link
 from tests.attach.secured import linked, secured_pair
+from tests.facts import tells
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_before_it_is_admitted_a_peer_sends_one_small_frame(stranger):
     left, right = stranger()
     left.send(bytes(101))
     until(lambda: right.ended, right)
-    assert right.ended == "announced a message of 101 bytes; the limit is 100"
+    assert tells(right.ended, "101 bytes", "limit", "100")
 
     left, right = stranger()
     for body in (bytes(100), bytes(1 << 20)):

@@ -14,6 +14,7 @@ from pipeconform.certificate.shards import merge
 from pipeconform.errors import BadPackageError, UsageError
 from pipeconform.spec import profile
 from pipeconform.wrapper import WrapperClaims
+from tests.facts import tells
 
 
 @pytest.fixture
@@ -61,7 +62,8 @@ def test_a_shard_alone_deserves_nothing(shard):
     checked = check_contents(shard(1))
 
     assert (checked.granted, checked.doubts) == (False, ())
-    assert checked.reasons == ("shard 1/2 decides nothing; merge all of them",)
+    (reason,) = checked.reasons
+    assert tells(reason, "shard 1/2", "decides nothing", "merge all")
 
 
 def test_a_missing_shard_is_named(files):

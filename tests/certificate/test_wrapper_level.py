@@ -18,6 +18,7 @@ from pipeconform.certificate.shards import merge
 from pipeconform.report.result import Cell, Implementation, Result
 from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims
+from tests.facts import numbers, tells
 
 LEVEL = certification_level("wrapper")
 SUMMED = "pipeconform.reference_impl.faults.faulty_wrappers:Summed"
@@ -48,11 +49,10 @@ def test_the_level_is_about_wrappers_and_nothing_else(make) -> None:
     assert reasons_against(LEVEL, deserving(make)) == ()
 
     pipeline = make.result(make.cell("FWD-1", "GPipe"))
-    assert reasons_against(LEVEL, pipeline) == (
-        "level Wrapper is granted to a wrapper, and this is a pipeline",
-    )
+    (reason,) = reasons_against(LEVEL, pipeline)
+    assert tells(reason, "level Wrapper", "to a wrapper", "this is a pipeline")
     (reason,) = reasons_against(certification_level("forward"), deserving(make))
-    assert reason == "level Forward is granted to a pipeline, and this is a wrapper"
+    assert tells(reason, "level Forward", "to a pipeline", "this is a wrapper")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def test_numbers_of_replicas_that_are_claimed_must_be_judged(make) -> None:
         result, cells=tuple(make.changed(cell, counts={"p=1,v=1": 3}) for cell in result.cells)
     )
 
-    assert reasons_against(LEVEL, small) == ("nothing was judged on 2, 3 replicas",)
+    (reason,) = reasons_against(LEVEL, small)
+    assert numbers(reason) == [2, 3]
+    assert tells(reason, "nothing", "replicas")
 
 
 def test_a_fault_of_a_wrapper_is_tried_on_real_ranks() -> None:

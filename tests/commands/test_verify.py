@@ -6,12 +6,12 @@ import pytest
 from pipeconform.certificate.package import write_package
 from pipeconform.certificate.packing import packed
 from tests.certificate.conftest import half, sound, violated
+from tests.facts import tells
 from tests.report.conftest import make
 
 __all__ = ["make"]
 
-ENGINE = "engine: mine (3 files, 111111111111), torch 2.13.0 (9 files, 222222222222)\n"
-UNSIGNED = "(unsigned: whoever made the package may have forged all of it)"
+ENGINE = ("engine", "mine", "3 files", "111111111111", "torch 2.13.0", "9 files", "222222222222")
 
 
 @pytest.fixture
@@ -31,22 +31,26 @@ def package(make, pack):
 
 
 def test_a_sound_package_is_verified(typed, package):
-    assert typed("verify", "mine.zip") == (
-        0,
-        f"{ENGINE}VERIFIED {UNSIGNED}: toy GPipe 1.0 deserves level forward, standard 0.1\n",
-        "",
-    )
+    code, out, err = typed("verify", "mine.zip")
+    engine, verdict = out.splitlines()
+
+    assert (code, err) == (0, "")
+    assert tells(engine, *ENGINE)
+    assert verdict.startswith("VERIFIED (unsigned")
+    assert tells(verdict, "toy GPipe 1.0 deserves", "level forward", "standard 0.1")
 
 
 def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, pack):
     pack(violated(make, sound(make)))
 
-    assert typed("verify", "mine.zip") == (
-        1,
-        f"{ENGINE}VERIFIED, NOT GRANTED {UNSIGNED}: toy GPipe 1.0 does not deserve level forward, standard 0.1\n"
-        "  FWD-1 failed under GPipe\n",
-        "",
-    )
+    code, out, err = typed("verify", "mine.zip")
+    engine, verdict, reason = out.splitlines()
+
+    assert (code, err) == (1, "")
+    assert tells(engine, *ENGINE)
+    assert verdict.startswith("VERIFIED, NOT GRANTED (unsigned")
+    assert tells(verdict, "toy GPipe 1.0 does not deserve", "level forward", "standard 0.1")
+    assert tells(reason, "FWD-1 failed", "GPipe")
 
 
 def test_doubts_are_told_one_by_one(typed, make, pack):
@@ -57,7 +61,9 @@ def test_doubts_are_told_one_by_one(typed, make, pack):
 
     assert code == 1
     assert out.startswith(f"doubt: canaries.json: fault: {untried.fault} was not tried, ")
-    assert out.splitlines()[-1] == "NOT VERIFIED: 1 doubt about toy GPipe 1.0, level forward, standard 0.1"
+    assert tells(
+        out.splitlines()[-1], "NOT VERIFIED", "1 doubt", "toy GPipe 1.0", "level forward", "standard 0.1"
+    )
 
 
 def test_an_incomplete_package_is_not_verified(typed, make, tmp_path):
@@ -66,7 +72,8 @@ def test_an_incomplete_package_is_not_verified(typed, make, tmp_path):
     write_package(files, tmp_path / "mine.zip")
     code, out, _ = typed("verify", "mine.zip")
 
-    assert (code, out.splitlines()[-1]) == (1, "NOT VERIFIED: the package is incomplete")
+    assert code == 1
+    assert tells(out.splitlines()[-1], "NOT VERIFIED", "incomplete")
 
 
 @pytest.mark.parametrize(
@@ -102,11 +109,13 @@ def test_shards_are_merged(typed, make, pack):
         pack(half(make, number), f"{number}.zip")
     code, out, _ = typed("merge", "1.zip", "2.zip", "--out", "whole.zip")
 
-    assert (code, out) == (
-        0,
-        "VERIFIED (merged here, unsigned): toy GPipe 1.0 deserves level forward, standard 0.1\n"
-        "package: whole.zip\n",
+    verdict, package = out.splitlines()
+    assert code == 0
+    assert verdict.startswith("VERIFIED (")
+    assert tells(
+        verdict, "merged here", "unsigned", "toy GPipe 1.0 deserves", "level forward", "standard 0.1"
     )
+    assert package == "package: whole.zip"
     assert typed("verify", "whole.zip")[0] == 0
     assert typed("verify", "1.zip")[0] == 1
 

@@ -13,6 +13,7 @@ from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.perturbations import Perturbation
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import Stuck
+from tests.facts import tells
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,11 @@ def test_a_receive_is_for_the_microbatch_that_is_due(torch_s: Executor) -> None:
 
     assert isinstance(first, Stuck), verdicts.describe()
     assert isinstance(last, Stuck), verdicts.describe()
-    assert last.waits == (
-        "receive of float64[2, 3] from rank 2 "
-        "(due from there: input of stage 3, the 2nd of step 1, microbatch 1 by the schedule)"
-    )
-    assert first.waits == (
-        "receive of float64[2, 3] from rank 1 "
-        "(due from there: gradient of the output of stage 0, the 1st of step 1, microbatch 0 by the schedule)"
-    )
+    assert (last.waits_for, first.waits_for) == ((2,), (1,))
+    assert tells(last.waits, "receive of float64[2, 3]", "from rank 2", "input of stage 3")
+    assert tells(last.waits, "input of stage 3", "2nd of step 1", "microbatch 1")
+    assert tells(first.waits, "receive of float64[2, 3]", "from rank 1", "gradient", "output of stage 0")
+    assert tells(first.waits, "output of stage 0", "1st of step 1", "microbatch 0")
     assert [(place.stage, place.microbatch) for place in verdicts.places[::3]] == [(0, 0), (3, 1)]
 
 
@@ -59,5 +57,6 @@ def test_between_ranks_with_several_boundaries_nothing_is_guessed(torch_s: Execu
     ).verdicts
 
     assert isinstance(verdicts[1], Stuck), verdicts.describe()
-    assert verdicts[1].waits == "receive of float64[2, 3] from rank 0"
-    assert (verdicts[1].stage, verdicts[1].microbatch) == (None, None)
+    assert tells(verdicts[1].waits, "receive of float64[2, 3]", "from rank 0")
+    assert not any(word in verdicts[1].waits for word in ("due", "stage", "microbatch"))
+    assert (verdicts[1].waits_for, verdicts[1].stage, verdicts[1].microbatch) == ((0,), None, None)

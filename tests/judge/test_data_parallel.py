@@ -12,6 +12,7 @@ from pipeconform.judge.data_parallel import cut_alike, first_values, hook_is_cal
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Sharding
 from tests.case.examples import with_model
+from tests.facts import tells
 from tests.judge.allowed import Within
 from tests.judge.grid import evidence_of
 from tests.judge.honest import TRAIN, changed, found, honest, plain_case, told, with_value
@@ -52,10 +53,9 @@ def test_what_differs_is_shown_with_every_rank_that_has_it():
     held = [one.steps[2].gradients[0][WEIGHT] for one in (made.shown[0], made.shown[2])]
 
     (finding,) = found("DPC-1", made)
-    assert finding.message == (
-        f"the gradient of {WEIGHT} in stage 0 is not the same on all replicas: "
-        f"rank 0 has {first_values(held[0])}; rank 2 has {first_values(held[1])}"
-    )
+    assert (finding.kind, finding.step, finding.rank, finding.stage) == ("replicas differ", 2, 0, 0)
+    assert tells(finding.message, "gradient", WEIGHT, "stage 0")
+    assert tells(finding.message, "rank 0", first_values(held[0]), "rank 2", first_values(held[1]))
 
 
 def test_a_few_values_are_shown_and_that_there_are_more():
@@ -166,10 +166,8 @@ def test_a_tied_weight_is_the_same_everywhere_after_every_step_that_changes_it()
             held = [one.steps[step].parameters[s]["tied"] for s, one in enumerate(wrong.shown)]
 
             assert (first.kind, first.step, first.rank, first.stage) == ("ties differ", step, 0, 0)
-            assert first.message == (
-                "the tied weight is not the same everywhere: "
-                f"rank 0, stage 0 has {first_values(held[0])}; rank 1, stage 1 has {first_values(held[1])}"
-            )
+            assert tells(first.message, "tied", "rank 0", "stage 0", first_values(held[0]))
+            assert tells(first.message, "rank 0", "rank 1", "stage 1", first_values(held[1]))
 
 
 def _compared(requirement, made):

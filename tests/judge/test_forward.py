@@ -12,6 +12,7 @@ from pipeconform.case.case import Train
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Structure
 from tests.case.examples import EVERYTHING
+from tests.facts import numbers, tells
 from tests.judge.honest import (
     CASES,
     HALVES,
@@ -124,7 +125,8 @@ def test_one_sample_of_an_uneven_batch_in_the_place_of_another_is_found(sample):
 
     (finding,) = found("FWD-2", changed(made, rank=LAST, output=Structure.of(rows)))
 
-    assert finding.message == f"sample {sample} of the output is nearest to the reference's sample 3"
+    assert (finding.kind, finding.step, finding.rank) == ("output order", 0, LAST)
+    assert tells(finding.message, f"sample {sample}", "output", "nearest", "reference's", "sample 3")
 
 
 def test_an_uneven_batch_may_be_split_otherwise():
@@ -146,7 +148,8 @@ def test_samples_of_an_uneven_batch_that_are_not_finite_are_found(fill):
 
     (finding,) = found("FWD-2", changed(made, rank=LAST, output=Structure.of(rows)))
 
-    assert finding.message == "sample 3 of the output is not finite"
+    assert (finding.kind, finding.step, finding.rank) == ("output order", 0, LAST)
+    assert tells(finding.message, "sample 3", "not finite")
 
 
 def test_a_shorter_output_is_found_by_its_length():
@@ -155,7 +158,7 @@ def test_a_shorter_output_is_found_by_its_length():
     (finding,) = found("FWD-2", _with_output(made, _outputs(made)[:-1]))
 
     assert (finding.kind, finding.rank) == ("output length", LAST)
-    assert finding.message == "the merged output has 4 samples, the batch has 6"
+    assert tells(finding.message, "output", "4", "batch", "6")
 
 
 @pytest.mark.parametrize(
@@ -297,8 +300,8 @@ def test_a_microbatch_that_nobody_holds_is_found(requirement):
 
     (finding,) = found(requirement, made)
 
-    assert finding.kind == "microbatches missing"
-    assert finding.message == "no rank says that it holds the results of microbatch 2"
+    assert (finding.kind, finding.step) == ("microbatches missing", 0)
+    assert numbers(finding.message) == [2]
 
 
 @pytest.mark.parametrize(

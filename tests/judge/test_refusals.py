@@ -14,6 +14,7 @@ from pipeconform.judge.refusals import Refusal, ranks_that_can_know, texts_of
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.ranks.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 from tests.case.examples import EVERYTHING, small_case
+from tests.facts import tells
 
 misplaced = JUDGEMENTS["ERR-16"].refused
 refused = JUDGEMENTS["FWD-24"].refused
@@ -154,9 +155,13 @@ def test_where_none_refuses_nothing_is_to_be_judged():
 def test_the_first_error_and_the_first_rank_without_one_are_named():
     (found,) = refused(refusal(GONE, WORDLESS, Returned(None)))
 
-    assert found.finding.message.splitlines()[0] == (
-        "rank 1 raised ValueError: bad configuration; rank 0 raised no error of its own"
+    first = found.finding.message.splitlines()[0]
+    assert (found.status, found.finding.kind, found.finding.rank) == (
+        Status.ERROR,
+        "refused on some ranks only",
+        0,
     )
+    assert tells(first, "rank 1", "ValueError", "bad configuration", "rank 0", "no error")
 
 
 def test_the_text_of_an_error_has_its_causes():

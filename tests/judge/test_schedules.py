@@ -11,6 +11,7 @@ from pipeconform.judge import schedules
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.schedule import Kind, generate, to_csv
+from tests.facts import tells
 from tests.judge.executions import evidence, words
 
 everything_once = JUDGEMENTS["SCH-1"].judge
@@ -82,8 +83,8 @@ def test_what_runs_too_often_too_seldom_or_too_early_is_found(text, kind):
 def test_a_finding_names_rank_stage_and_microbatch():
     (found,) = everything_once(evidence("0F0 0F1 0B0 0B1", "1F0 1F1 1I0 1W0 1I1", m=2))
 
-    assert found.where() == "step 0, rank 1, stage 1, microbatch 1"
-    assert found.message == "stage 1, microbatch 1: it has an I and no W: its weight gradient is left over"
+    assert (found.kind, found.step, found.rank, found.stage, found.microbatch) == ("no W", 0, 1, 1, 1)
+    assert tells(found.message, "stage 1", "microbatch 1", "I", "no W")
 
 
 @pytest.mark.parametrize(
@@ -172,10 +173,9 @@ def test_one_more_in_flight_is_one_too_many():
     texts = ("0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3")
     (found,) = in_flight_is_bounded(evidence(*texts, m=4, family="one_f_one_b"))
 
-    assert found.message == (
-        "pipeline rank 0 holds 3 microbatches up to W after 0F2; the bound of 1F1B is 2 (p=2, v=1, m=4)"
-    )
-    assert found.position == 2
+    assert (found.kind, found.rank, found.position) == ("too many in flight", 0, 2)
+    assert tells(found.message, "rank 0", "3 microbatches", "W", "0F2")
+    assert tells(found.message, "0F2", "bound", "1F1B", "2", "p=2", "v=1", "m=4")
 
 
 def test_weights_that_wait_too_long_hold_their_microbatches():
@@ -209,7 +209,7 @@ def test_a_stage_on_another_rank_is_found():
     found = list(placement_is_kept(made))
 
     assert [(one.rank, one.stage) for one in found] == [(0, 3), (1, 2)]
-    assert found[0].message == "stage 3 ran on pipeline rank 0; it is placed on 1"
+    assert tells(found[0].message, "stage 3", "ran", "rank 0", "placed", "1")
     assert [one.position for one in found] == [1, 1]
 
 

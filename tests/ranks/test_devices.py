@@ -7,6 +7,7 @@ import pytest
 from pipeconform.errors import UsageError
 from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, backends_in, probe, resolve
 from pipeconform.ranks.pins import WORKSPACE
+from tests.facts import tells
 
 OF_CUDA = {**WORKSPACE, "TORCH_NCCL_ENABLE_TIMING": "1"}
 TWO_GPUS = Machine("cuda", count=2, backend="nccl")
@@ -38,32 +39,23 @@ def test_sharing_with_gloo_needs_nothing():
 
 
 @pytest.mark.parametrize(
-    ("ranks_per_device", "world_size", "reason"),
+    ("ranks_per_device", "world_size", "facts"),
     [
-        (
-            1,
-            3,
-            "3 ranks need 3 cuda devices, this machine has 2",
-        ),
-        (
-            2,
-            5,
-            "5 ranks need 3 cuda devices with 2 ranks on each, this machine has 2",
-        ),
+        (1, 3, ("3 ranks", "3 cuda devices", "has 2")),
+        (2, 5, ("5 ranks", "3 cuda devices", "2 ranks on each", "has 2")),
     ],
 )
-def test_too_few_devices_are_a_reason(ranks_per_device, world_size, reason):
+def test_too_few_devices_are_a_reason(ranks_per_device, world_size, facts):
     devices = resolve("cuda", ranks_per_device=ranks_per_device, machine=TWO_GPUS)
-    remedy = (
-        "; --ranks-per-device N lets ranks share a device"
-        " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
-    )
-    assert devices.reason_against(world_size) == reason + remedy
+    remedy = ("--ranks-per-device", "nccl", "NCCL 2.30", "NCCL_MULTI_RANK_GPU_ENABLE=1")
+    assert tells(devices.reason_against(world_size), *facts, *remedy)
 
 
 def test_no_device_is_a_reason_without_a_remedy():
     devices = resolve("cuda", backend="gloo", machine=Machine("cuda", count=0, backend="gloo"))
-    assert devices.reason_against(1) == "1 rank needs 1 cuda device, this machine has 0"
+    reason = devices.reason_against(1)
+    assert tells(reason, "1 rank", "1 cuda device", "has 0")
+    assert "--ranks-per-device" not in reason
 
 
 def test_another_kind_of_accelerator_is_as_good():
@@ -80,9 +72,9 @@ def test_every_kind_of_device_goes_the_way_of_cuda(kind, backend):
     devices = resolve(kind, machine=Machine(kind, count=2, backend=backend, names=("one", "other")))
     assert (devices.assignment(2), devices.last) == ((f"{kind}:0", f"{kind}:1"), f"{kind}:1")
     assert (devices.backend, devices.names, devices.settings({})) == (backend, ("one", "other"), {})
-    assert devices.reason_against(3) == (
-        f"3 ranks need 3 {kind} devices, this machine has 2; --ranks-per-device N lets ranks share a device"
-    )
+    reason = devices.reason_against(3)
+    assert tells(reason, "3 ranks", f"3 {kind} devices", "has 2", "--ranks-per-device")
+    assert "NCCL" not in reason
     assert resolve(kind, backend=f"cpu:gloo,{kind}:theirs", machine=Machine(kind, 2, None)).backend
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pipeconform.ranks import Crew, Died, ForkServer, Pool, Returned, Stuck
 from pipeconform.ranks.verdict import VerdictVector
+from tests.facts import tells
 
 PATIENT = 60.0  # seconds of idleness: what is found sooner was proved
 
@@ -39,8 +40,9 @@ def test_a_deadlock_of_recorded_ranks_is_proved_long_before_idleness_would_show_
     vector = run(pools[2], task)
 
     assert [type(one) for one in vector] == [Stuck, Stuck], vector.describe()
+    assert [one.waits_for for one in vector] == [(1,), (0,)]
     for one, words in zip(vector, PROVED[task], strict=True):
-        assert one.why == "every rank waits for one that waits too"
+        assert tells(one.why, "every rank waits")
         assert words in one.waits
         assert f"in {task}" in one.stack
         assert one.waited is not None

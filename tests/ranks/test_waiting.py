@@ -1,6 +1,7 @@
 """Who waits for whom is told in a line per rank, and the circle or the missing rank is named."""
 
 from pipeconform.ranks import Died, Raised, Returned, Stuck, VerdictVector
+from tests.facts import tells
 
 
 def stuck(*peers, waits="", **others):
@@ -9,14 +10,12 @@ def stuck(*peers, waits="", **others):
 
 def test_a_circle_is_told_and_its_lowest_rank_is_the_root():
     vector = VerdictVector((stuck(1), stuck(2, doing="step 0"), stuck(1, waited=1.25)))
-    assert (
-        vector.waiting
-        == """\
-rank 0 waits for receive from rank 1
-rank 1 waits for receive from rank 2; step 0
-rank 2 waits for receive from rank 1, for 1.2 s
-a circle: rank 1 waits for rank 2 waits for rank 1"""
-    )
+    first, second, third, circle = vector.waiting.splitlines()
+    assert tells(first, "rank 0", "receive from rank 1")
+    assert tells(second, "rank 1", "receive from rank 2", "step 0")
+    assert tells(third, "rank 2", "receive from rank 1", "1.2 s")
+    assert tells(circle, "circle", "rank 1", "rank 2", "rank 1")
+    assert "rank 0" not in circle
     assert vector.first_failure == 1
     assert vector.waiting in vector.explain()
 

@@ -10,6 +10,7 @@ import pytest
 from pipeconform.ranks import watch
 from pipeconform.ranks.evidence import Share
 from pipeconform.ranks.watch import Limits, LocalEyes, Watch
+from tests.facts import tells
 
 LIMITS = Limits(time=100.0, idle=0.5, idle_after_failure=0.25)
 """An eighth of each, which is how often is looked, and all other times are exact in binary."""
@@ -86,7 +87,7 @@ def test_ranks_that_rest_are_given_up_after_the_idle_limit():
     watched = Watched()
 
     assert watched.looking(0.5) is None  # the first look has nothing to compare with
-    assert watched.looking(0.1) == "no rank used CPU time for 0.5 s"
+    assert tells(watched.looking(0.1), "no rank", "CPU time", "0.5 s")
     assert watched.watch.idle == 0.5
 
 
@@ -134,7 +135,7 @@ def test_after_a_failure_patience_is_short():
     watched.after(0.0625, failure="rank 1 died")
 
     assert watched.looking(0.21875) is None
-    assert watched.looking(0.2) == "waited 0.25 s after rank 1 died"
+    assert tells(watched.looking(0.2), "waited 0.25 s", "rank 1 died")
 
 
 def test_a_controller_that_was_held_up_has_seen_little_of_that_time():

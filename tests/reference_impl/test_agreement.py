@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 from pipeconform.reference_impl.agreement import Agreement, Told
 
+from tests.facts import tells
+
 KIND = ("float64[2, 3]",)
 ONE = Told(position=0, schedule="GPipe", num_stages=2, num_microbatches=3, declared=None)
 
@@ -43,7 +45,6 @@ def test_what_differs_is_told_with_whose_it_is(other: dict[str, object], words: 
 def test_what_two_stages_say_of_their_boundary_is_compared_whichever_rank_they_are_on() -> None:
     said = {0: ((), KIND), 1: (KIND, KIND), 2: (("float32[2, 3]",), KIND)}
 
-    assert list(Agreement().disagreements(said)) == [
-        "stage 1 gives float64[2, 3], but stage 2 takes float32[2, 3]"
-    ]
+    (told,) = Agreement().disagreements(said)
+    assert tells(told, "stage 1 gives float64[2, 3]", "stage 2 takes float32[2, 3]")
     assert list(Agreement().disagreements({0: said[0], 2: said[2]})) == []

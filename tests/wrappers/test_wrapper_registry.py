@@ -12,6 +12,7 @@ from pipeconform.spec.wrappers import wrapper_capabilities, wrapper_chapter, wra
 from pipeconform.wrapper import WrapperClaims, WrapperDescription, WrapperFeature
 from pipeconform.wrappers.judgement import why_not_judged
 from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
+from tests.facts import tells
 
 IDS = [row.id for row in wrapper_chapter().requirements]
 EVERYTHING = WrapperClaims(features=frozenset(WrapperFeature))
@@ -91,10 +92,9 @@ def test_what_a_wrapper_has_elsewhere_only_is_no_claim_and_says_why() -> None:
     plain = WrapperDescription(name="mine", version="1", claims=WrapperClaims())
 
     assert judgement.drawn(claims, seed=0) == ()
-    assert (
-        why_not_judged(judgement, description) == "mine cannot run it here: mixed_precision (no accelerator)"
-    )
-    assert why_not_judged(judgement, plain) == "mine does not claim mixed_precision"
+    elsewhere, never = why_not_judged(judgement, description), why_not_judged(judgement, plain)
+    assert tells(elsewhere, "mine", "cannot run it here", "mixed_precision", "no accelerator")
+    assert tells(never, "mine", "does not claim", "mixed_precision")
     assert why_not_judged(WRAPPER_JUDGEMENTS["DPW-1"], plain) == ""
 
 

@@ -23,6 +23,7 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.localisation import Localisation
 from pipeconform.observe.observation import Flow, Reference, StepShown, Structure
 from pipeconform.oracle.full_model import Bounds, reference
+from tests.facts import tells
 from tests.judge.honest import changed, honest, plain_case, shown_step, with_value
 
 S = 3
@@ -335,14 +336,14 @@ def test_an_engine_may_scale_what_passes_as_long_as_the_end_is_right():
         )
     )
     assert place(found) == ("output gradient", "", FIRST, 0, 1)
-    assert found.first.likeness == "it is 2 times the reference's"
+    assert tells(found.first.likeness, "2 times the reference's")
 
 
 def test_a_scale_that_the_last_stage_keeps_is_wrong():
     found = located(both(scaled_by(FIRST, 4), state("gradients", FIRST, S - 1)))
 
     assert place(found) == ("output gradient", "", FIRST, S - 1, 0)
-    assert found.first.likeness == "it is 4 times the reference's"
+    assert tells(found.first.likeness, "4 times the reference's")
 
 
 def test_a_scale_that_microbatches_do_not_share_is_none():

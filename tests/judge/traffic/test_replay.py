@@ -6,6 +6,7 @@ import pytest
 
 from pipeconform.judge.traffic.messages import exchange
 from pipeconform.judge.traffic.replay import circle
+from tests.facts import tells
 from tests.judge.recorded import of_ranks
 
 FREE = {
@@ -67,21 +68,20 @@ def test_the_proof_names_both_ends_of_every_step() -> None:
     found = circle(exchange(of_ranks("s1 r1 w0 w1", "s0 r0 w0 w1")))
 
     assert found is not None
-    assert found.sentences == (
-        "rank 0 serves its receive of float32[1] from rank 1, operation 1 only after its send of float32[1] to "
-        "rank 1, operation 0, which needs rank 1's receive of float32[1] from rank 0, operation 1",
-        "rank 1 serves its receive of float32[1] from rank 0, operation 1 only after its send of float32[1] to "
-        "rank 0, operation 0, which needs rank 0's receive of float32[1] from rank 1, operation 1",
-    )
+    assert found.operands == ((0, 1), (1, 1))
+    for own, other, sentence in zip((0, 1), (1, 0), found.sentences, strict=True):
+        held_up = (f"rank {own}", "receive", f"from rank {other}", "operation 1")
+        first = ("only after its send", f"to rank {other}", "operation 0")
+        needed = (f"needs rank {other}'s receive", f"from rank {own}", "operation 1")
+        assert tells(sentence, *held_up, *first, *needed)
 
 
 def test_a_wait_in_a_circle_says_what_comes_after_it() -> None:
     found = circle(exchange(of_ranks("S1 R1", "S0 R0")), ordered=False)
 
     assert found is not None
-    assert set(found.sentences) == {
-        "rank 0 waits for its send of float32[1] to rank 1, operation 0",
-        "rank 1 has not reached its receive of float32[1] from rank 0, operation 1",
-        "rank 1 waits for its send of float32[1] to rank 0, operation 0",
-        "rank 0 has not reached its receive of float32[1] from rank 1, operation 1",
-    }
+    assert sorted(found.operands) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for (own, number), sentence in zip(found.operands, found.sentences, strict=True):
+        what = "not reached its receive" if number else "waits for its send"
+        peer = f"{'from' if number else 'to'} rank {1 - own}"
+        assert tells(sentence, f"rank {own}", what, "float32[1]", peer, f"operation {number}")

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeconform.ranks.on_ranks import run_on_ranks
 from pipeconform.ranks.operations import Moment, Operation
 from pipeconform.ranks.recording.recorder import Recorder, pending
+from tests.facts import tells
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def test_functions_are_recorded_with_peer_tag_and_layout() -> None:
 
     first, second = of_ranks(body)
     (send,), (receive,) = first.operations, second.operations
-    assert str(send) == "send of float64[2, 3] to rank 1 with tag 7, operation 0"
-    assert str(receive) == "receive of float64[2, 3] from rank 0 with tag 7, operation 0"
+    assert tells(str(send), "send of float64[2, 3]", "to rank 1", "tag 7", "operation 0")
+    assert tells(str(receive), "receive of float64[2, 3]", "from rank 0", "tag 7", "operation 0")
     assert (send.num_bytes, send.batch, send.group) == (48, -1, first.world)
     assert [moment.kind for moment in first.moments] == ["issue", "wait"]
 
@@ -236,10 +237,9 @@ def test_what_a_rank_waits_for_can_be_read_from_another_thread() -> None:
             return shown, len(pending())
 
     shown, left = run_on_ranks(body, ranks=2).values[0]
-    assert shown == [
-        "waits for receive of float32[2] from rank 1, operation 1",
-        "has not waited for send of float32[3] to rank 1, operation 0",
-    ]
+    receive, send = shown
+    assert tells(receive, "waits for receive", "float32[2]", "from rank 1", "operation 1")
+    assert tells(send, "not waited for send", "float32[3]", "to rank 1", "operation 0")
     assert left == 0
 
 
