@@ -19,6 +19,7 @@ import environments
 FINDINGS = environments.ROOT / "docs" / "findings"
 KEPT = Path(__file__).resolve().parent / "scripts.json"
 NUMBER = re.compile(r"(-?\d+\.\d+)")
+SPOKEN = re.compile(r"\[Gloo\] Rank (?:\d+|(?=\[Gloo\]))[^\n\[]*\n?")  # to standard output, by torch 2.9
 AS_STORED = "as stored"
 LIMIT = 300  # seconds for a script
 LONGEST = 1500  # characters that are kept of an output
@@ -49,9 +50,10 @@ def run(script: Path, *, python: Path) -> str:
             )
         except subprocess.TimeoutExpired:
             return f"did not end within {LIMIT} s"
-    if done.returncode == 0 and alike(done.stdout, script.with_suffix(".txt").read_text("utf-8")):
+    printed = SPOKEN.sub("", done.stdout)
+    if done.returncode == 0 and alike(printed, script.with_suffix(".txt").read_text("utf-8")):
         return AS_STORED
-    text = done.stdout.strip()
+    text = printed.strip()
     if done.returncode:
         text += f"\n[exit code {done.returncode}] {_error(done.stderr)}"
     return re.sub(r"/\S*/site-packages/", "", text).strip()[:LONGEST] or "printed nothing"

@@ -42,8 +42,9 @@ def _plain(model: Model) -> Model:
 
 def _copies(d: Drawing, draft: Draft) -> Draft:
     draft = replaced(draft, model=_plain(draft.model))
-    optimizer = Sgd(lr=d.pick(_RATES), momentum=d.pick([0.0, 0.5]), masters=True)
-    return replaced(draft, optimizer=optimizer)
+    lr = d.pick(_RATES)
+    options = [Sgd(lr=lr, masters=True), Sgd(lr=lr, momentum=0.5, masters=True)]
+    return replaced(draft, optimizer=d.pick(options))
 
 
 def _many_updates(d: Drawing, draft: Draft) -> Draft:
