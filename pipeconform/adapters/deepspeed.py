@@ -4,7 +4,10 @@ The engine takes the whole list of layers on every rank and an iterator over mic
 whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. A hook that the
 optimizer calls before it steps therefore copies them (`Capabilities.fused_optimizer`).
 
-Not claimed: half precision (the engine then keeps its gradients elsewhere), float64 (it converts every
+Of half precision only bfloat16 with float32 copies of the parameters is claimed, which is how the engine trains in it:
+gradients are then those that DeepSpeed shows (``deepspeed.utils.safe_get_full_grad``).
+
+Not claimed: float64 (it converts every
 model to float32), outputs (an evaluation returns only the last microbatch's), sums (it always averages).
 """
 
@@ -47,7 +50,7 @@ _CAPABILITIES = Capabilities(
         {Feature.EVAL, Feature.TOKENS, Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT}
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
-        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
+        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     fused_optimizer=True,
@@ -66,7 +69,7 @@ class _DeepSpeedPipeline:
         os.environ["LOCAL_RANK"] = str(plan.ranks.device.index or 0)
         layers = [build() for build in plan.stages]
         self._modules: dict[int, nn.Module] = {s: layers[s] for s in plan.owned_stages()}
-        self._microbatch_size = plan.microbatch_size
+        self._microbatch_size, self._copied = plan.microbatch_size, plan.master_weights
         self._gradients: dict[int, dict[str, torch.Tensor | None]] = {}
         self.apply(ZeroGrad())
         before = set(_groups())
@@ -88,12 +91,21 @@ class _DeepSpeedPipeline:
                 "train_micro_batch_size_per_gpu": plan.microbatch_size,
                 "gradient_accumulation_steps": plan.num_microbatches,
                 "gradient_clipping": 0.0,
+                "bf16": {"enabled": plan.master_weights},
                 "steps_per_print": 10**9,
             },
         )
         self._own_groups = [group for group in _groups() if group not in before]
 
     def _keep_gradients(self) -> None:
+        if self._copied:
+            from deepspeed.utils import safe_get_full_grad
+
+            self._gradients = {
+                s: {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
+                for s, module in self._modules.items()
+            }
+            return
         self._gradients = {
             s: {name: None if g is None else g.clone() for name, g in named.items()}
             for s, named in module_gradients(self._modules).items()
