@@ -46,6 +46,17 @@ def test_a_closed_pool_refuses_everything_and_starts_nothing(ranks, use):
     assert ranks.log == ["form", "discard"]
 
 
+def test_a_pool_closed_during_a_task_is_closed_for_the_next_and_for_that_one(ranks):
+    pool = pool_of(ranks)
+    pending = pool.start("a:b", time_limit=LIMIT)
+    pool.close()
+
+    with pytest.raises(PoolError, match="the pool is closed"):
+        pool.start("a:b", time_limit=LIMIT)
+    with pytest.raises(PoolError, match="its pool was closed"):
+        pending.wait()
+
+
 def test_formed_ranks_tell_their_processes_and_the_environment_that_each_sees(ranks):
     pool = pool_of(ranks)
 
