@@ -13,6 +13,7 @@ from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.earlier import Earlier
 from pipeconform.campaign.kept import KeptCases, read_judged
 from pipeconform.campaign.runner import Judged
+from pipeconform.campaign.status import identifier_of
 from pipeconform.campaign.target import NotAsked
 from pipeconform.errors import NothingJudgedError
 from pipeconform.gate.expectations import Expectation, StoredCase
@@ -148,6 +149,7 @@ def test_what_is_known_already_is_not_judged_thoroughly_again():
     judged(asking(1, 2, 3), runner)
 
     assert runner.judged_how[:3] == [(1, True, True), (2, True, True), (3, False, True)]
+    assert [thorough for seed, thorough, _ in runner.judged_how if seed == 3] == [False]
 
 
 def test_a_guess_that_shows_something_new_is_judged_thoroughly():
@@ -227,7 +229,7 @@ def test_a_violation_has_what_was_found_and_how_to_see_it_again():
     assert (found.case, found.digest) == (case_of(2), case_of(2).digest)
     assert (found.confirmed, found.minimal, found.occurrences, found.expected) == (True, True, 2, "")
     assert (found.control, found.localisation, found.reruns) == (None, None, 0)
-    assert found.id.startswith("TRN-4:GPipe:default:")
+    assert found.id == identifier_of("TRN-4:GPipe:default", "failed/gradient value")
     assert found.replay == f"pipeconform replay {found.id} --impl mine.py:Mine"
 
 
@@ -370,8 +372,10 @@ def test_what_costs_more_uses_up_more_of_the_budget():
 
 
 def test_all_hangs_of_a_cell_share_twenty_executions():
-    hung = Status.HUNG
-    assert budgets(hung, Status.FAILED, hung, shrink_cost=2000, cell_cost=2000) == [20, 1940, 17]
+    hung, failed = Status.HUNG, Status.FAILED
+    found = budgets(hung, failed, failed, hung, shrink_cost=2000, cell_cost=2000)
+
+    assert found == [20, 2000 - 3 * 20, 2000 - 3 * 20 - 3, 20 - 3]
 
 
 def test_what_is_executed_to_make_a_hang_small_records_who_waits_for_whom():
@@ -564,7 +568,15 @@ def test_the_same_defect_expected_at_some_sizes_only_is_two_violations():
     cell = judged(ActedAsked((ActedCorpus(cases),)), ActedRunner(always), expectations=(expectation(p=(3,)),))
 
     assert [(one.case.num_ranks, one.expected) for one in cell.violations] == [(2, ""), (3, "known.toml:3")]
-    assert len({one.id for one in cell.violations}) == 2
+    unexpected, expected = (one.id for one in cell.violations)
+    assert unexpected == identifier_of("TRN-4:GPipe:default", "failed/gradient value") != expected
+
+
+@pytest.mark.parametrize(("torch", "label"), [(">=2.0", "known.toml:3"), ("<2.0", "")])
+def test_an_entry_about_some_releases_of_torch_expects_nothing_of_others(torch, label):
+    cell = judged(asking(1), ActedRunner(always), expectations=(expectation(torch=torch),))
+
+    assert only(cell).expected == label
 
 
 def earlier(seed, *, schedule="GPipe", confirmed=True, minimal=True, signature="gradient value"):
