@@ -19,7 +19,6 @@ from pipeconform.judge.outcome import Status
 from pipeconform.observe.observation import Failed, Observation, Structure
 from pipeconform.oracle.full_model import Question
 from pipeconform.ranks.frames import Frame
-from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 from pipeconform.spec import requirement
 from tests.campaign.answering import Answering, honest_ranks
@@ -40,7 +39,7 @@ def _judged(identifier, case, *verdicts: Verdict, shown: tuple[Observation, ...]
     executor = Executor(
         implementation="nobody's",
         description=Description(name="it", version="0", capabilities=claims),
-        pools=Pools(),
+        pools=Answering(),
     )
     outcomes = judge(requirement(identifier), execution, executor)
     return [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]

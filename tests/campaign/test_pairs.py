@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeconform.adapter import BoundaryClaim, Capabilities, MicrobatchRule, ScheduleClaim
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.pairs import boundary_kind, pairwise, points_of, reachable_points
@@ -63,6 +64,32 @@ def test_what_is_drawn_can_be_reached():
     assert {point[0] for point in reachable} == {"GPipe", "Interleaved1F1B"}
     assert {point[1] for point in reachable} == {"1", "2"}
     assert not any(point[4] == "one tensor" and point[1:3] == ("1", "1") for point in reachable)
+
+
+def test_every_combination_that_is_claimed_can_be_reached():
+    """One stage has no boundary; from two on, every kind that crosses as claimed."""
+    claims = Capabilities(
+        schedules=(ScheduleClaim(name="R", stages_per_rank=(1, 2), microbatches=MicrobatchRule.EVEN),),
+        boundary=BoundaryClaim(dtypes=("float64", "bfloat16", "float8_e4m3fn")),
+    )
+    found = reachable_points(Limits(capabilities=claims, max_ranks=2), ["R", "not claimed"])
+    shapes = {("1", "1"): ["more"], ("1", "2"): ["more"], ("2", "1"): ["equal", "more"]}
+    shapes |= {("2", "2"): ["equal", "more"]}
+
+    assert found == {
+        ("R", *shape, number, kind)
+        for shape, numbers in shapes.items()
+        for number in numbers
+        for kind in (["none"] if shape == ("1", "1") else ["one tensor", "views", "16 bits", "float8"])
+    }
+
+
+def test_a_class_that_has_one_number_of_microbatches_can_be_reached():
+    """In whole rounds of four, at most eight."""
+    rounds = ScheduleClaim(name="R", min_ranks=4, microbatches=MicrobatchRule.MULTIPLE_OF_RANKS)
+    limits = Limits(capabilities=Capabilities(schedules=(rounds,)), min_ranks=4, max_ranks=4)
+
+    assert {point[3] for point in reachable_points(limits, ["R"])} == {"equal", "more"}
 
 
 def test_pairs_are_counted_among_those_that_could_be_reached():
