@@ -1,8 +1,10 @@
 """Which pairs of properties cases have, and which they could have had."""
 
+import dataclasses
+
 import pytest
 
-from pipeconform.adapter import BoundaryClaim, Capabilities, MicrobatchRule, ScheduleClaim
+from pipeconform.adapter import Capabilities, MicrobatchRule, ScheduleClaim
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.pairs import boundary_kind, pairwise, points_of, reachable_points
@@ -10,6 +12,7 @@ from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Model, Passage, Stage, Train, World
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.report.result import Pairs
+from tests.case.examples import EVERYTHING
 
 LIMITS = Limits(capabilities=TorchPipelining().describe().capabilities, max_ranks=2)
 
@@ -67,20 +70,17 @@ def test_what_is_drawn_can_be_reached():
 
 
 def test_every_combination_that_is_claimed_can_be_reached():
-    """One stage has no boundary; from two on, every kind that crosses as claimed."""
-    claims = Capabilities(
-        schedules=(ScheduleClaim(name="R", stages_per_rank=(1, 2), microbatches=MicrobatchRule.EVEN),),
-        boundary=BoundaryClaim(dtypes=("float64", "bfloat16", "float8_e4m3fn")),
-    )
-    found = reachable_points(Limits(capabilities=claims, max_ranks=2), ["R", "not claimed"])
-    shapes = {("1", "1"): ["more"], ("1", "2"): ["more"], ("2", "1"): ["equal", "more"]}
-    shapes |= {("2", "2"): ["equal", "more"]}
+    """One stage has no boundary, two have every kind that crosses but a skip, which needs a stage between."""
+    schedule = ScheduleClaim(name="R", stages_per_rank=(1, 2), microbatches=MicrobatchRule.EVEN)
+    claims = dataclasses.replace(EVERYTHING, schedules=(schedule,))
+    two = ["one tensor", "several tensors", "without gradient", "16 bits", "views", "other shapes", "float8"]
+    kinds = {("1", "1"): ["none"], ("1", "2"): two, ("2", "1"): two, ("2", "2"): [*two, "skip"]}
 
-    assert found == {
+    assert reachable_points(Limits(capabilities=claims, max_ranks=2), ["R", "not claimed"]) == {
         ("R", *shape, number, kind)
-        for shape, numbers in shapes.items()
-        for number in numbers
-        for kind in (["none"] if shape == ("1", "1") else ["one tensor", "views", "16 bits", "float8"])
+        for shape, several in kinds.items()
+        for number in (["more"] if shape[0] == "1" else ["equal", "more"])
+        for kind in several
     }
 
 
