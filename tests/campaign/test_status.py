@@ -58,3 +58,10 @@ def test_what_a_cell_shows_itself_is_not_added(make, blocked):
     shown = make.cell("TRN-3", "GPipe", make.violation("TRN-3", "GPipe", signature="scale"))
 
     assert with_causes([shown, blocked]) == (shown, blocked)
+
+
+def test_what_the_first_cell_s_control_showed_is_added_wherever_its_owner_stands(make, blocked):
+    for cells in ([blocked, make.cell("TRN-3", "GPipe")], [make.cell("TRN-3", "GPipe"), blocked]):
+        told = {cell.requirement: cell for cell in with_causes(cells)}
+        assert (told["TRN-3"].status, len(told["TRN-3"].violations)) == ("failed", 1)
+        assert told["FWD-7"] is blocked
