@@ -239,21 +239,45 @@ def test_four_schedules_of_a_cause_are_counted(make, schedules, told):
     assert told in render_comparison(compare(old, new), "text")
 
 
-def test_a_cause_is_told_with_the_finding_that_it_is_known_as(make):
-    known = Known(
-        id="7",
-        title="outputs are lost",
-        link="https://example.org/7",
-        requirements=("FWD-1",),
-        signature="^output",
-        file="k.toml",
-    )
-    old = make.result(make.cell("FWD-1", "GPipe"))
-    new = make.result(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")))
+KNOWN = Known(
+    id="7",
+    title="outputs are lost",
+    link="https://example.org/7",
+    requirements=("FWD-1", "FWD-2"),
+    signature="^output",
+    file="k.toml",
+)
 
-    assert "under GPipe (silently wrong), known as finding 7: outputs are lost\n" in render_comparison(
-        compare(old, new, known=[known]), "text"
-    )
+
+def cause_between(make, before, after):
+    """The line about the cause that violates these requirements before and after, if it is to be told."""
+
+    def result(names):
+        violated = {
+            name: (make.violation(name, "GPipe"),) if name in names else () for name in ("FWD-1", "FWD-2")
+        }
+        return make.result(*(make.cell(name, "GPipe", *wrong) for name, wrong in violated.items()))
+
+    text = render_comparison(compare(result(before), result(after), known=[KNOWN]), "text")
+    return next((line.strip() for line in text.splitlines() if "finding 7" in line), None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ([], ["FWD-1"], "new: {}"),
+        (["FWD-1"], [], "fixed: {}"),
+        (["FWD-1"], ["FWD-1"], None),
+        (["FWD-1"], ["FWD-1", "FWD-2"], "worse: {}; now also in FWD-2"),
+        (["FWD-1", "FWD-2"], ["FWD-1"], "as before: {}; no longer in FWD-2"),
+    ],
+)
+def test_a_cause_is_told_with_its_finding_and_the_requirements_that_it_came_to_and_left(
+    make, before, after, told
+):
+    cause = "FWD-1 Outputs: output value under GPipe (silently wrong), known as finding 7: outputs are lost"
+
+    assert cause_between(make, before, after) == (told and told.format(cause))
 
 
 def test_json_holds_everything_and_the_decision(worse):
