@@ -224,6 +224,7 @@ def test_ranks_share_the_cores_that_any_of_them_that_lives_may_use(shown, monkey
         return {0, 1}
 
     monkeypatch.setattr(watch.os, "sched_getaffinity", affinity, raising=False)
+    monkeypatch.setattr(watch.os, "cpu_count", lambda: 64)
     shares = dict.fromkeys((10, 11, 12), Share(0.0, 0.0))
     monkeypatch.setattr(watch, "share", lambda pid: shares[pid])
     eyes = LocalEyes(PIDS)
