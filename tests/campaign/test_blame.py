@@ -257,6 +257,45 @@ def test_an_error_without_known_frames_is_the_engine_s():
     assert blamed(Raised("NameError", "x"), adapter="mine") == ""
 
 
+TORCH = Frame(module="torch.cuda", file="torch/cuda/__init__.py", line=9, function="_lazy_init")
+NO_GPU = "No CUDA GPUs are available"
+
+
+@pytest.mark.parametrize(
+    ("last", "message", "blames"),
+    [
+        (TORCH, NO_GPU, "choose another --device"),
+        (TORCH, "CUDA error: an illegal memory access", ""),
+        (ENGINE, NO_GPU, ""),
+    ],
+)
+def test_the_machine_is_to_blame_only_for_what_torch_itself_says_that_it_lacks(last, message, blames):
+    raised = Raised("RuntimeError", message, frames=(OWN, last))
+    found = blamed(raised, adapter="mine")
+
+    assert found.endswith(blames)
+    assert bool(found) is bool(blames)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "blames"),
+    [
+        ("KeyError", "options['w']", True),
+        ("RuntimeError", "raise RuntimeError('not ready')", True),
+        ("RuntimeError", "assert self.ready", True),
+        ("KeyError", "raise KeyError(name)", True),
+        ("RuntimeError", "self.engine.step()", False),  # an engine's C++ code leaves no frame
+    ],
+)
+def test_an_adapter_is_to_blame_for_what_it_raises_and_for_what_python_raises_in_it(kind, source, blames):
+    frame = structs.replace(OWN, source=source)
+    found = blamed(Raised(kind, "bad", frames=(frame,)), adapter="mine")
+
+    assert bool(found) is blames
+    assert blamed(Raised(kind, "bad", frames=(frame, ENGINE)), adapter="mine") == ""
+    assert blamed(Raised(kind, "bad", frames=(frame,)), adapter="pipeconform.reference_impl.mine") == ""
+
+
 @pytest.mark.parametrize(
     ("raised", "is_none"),
     [

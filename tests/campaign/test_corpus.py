@@ -1,7 +1,11 @@
 import pytest
+from hypothesis import strategies as st
 
 from pipeconform.campaign.corpus import Corpus, Interesting, corpus_seed, drawn, run_strategy
 from pipeconform.campaign.minimise import Budget, minimise
+from pipeconform.case.case import Case
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.subjects.together import pairs_in
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Finding
@@ -35,6 +39,24 @@ def test_a_corpus_is_drawn_alike_every_time_and_without_repetition() -> None:
 def test_another_seed_focus_or_schedule_is_another_corpus(change) -> None:
     assert corpus_seed(_corpus(**change)) != corpus_seed(_corpus())
     assert drawn(_corpus(**change)) != drawn(_corpus())
+
+
+def test_members_of_a_subject_take_turns_over_the_schedules_that_train() -> None:
+    """One that only evaluates takes none: what it would have drawn would be missing."""
+    assert SUBJECTS[Focus.TOGETHER].trains
+    size, limits = 3, Limits(capabilities=EVERYTHING, max_ranks=4)
+
+    def members(schedule, size):
+        """The two things that each case has at once."""
+        cases = drawn(_corpus(focus=Focus.TOGETHER, schedule=schedule, size=size, limits=limits))
+        return [[(pair.first.focus, pair.second.focus) for pair in pairs_in(case)] for case in cases]
+
+    first, last = (one for one in EVERYTHING.schedules if one.trains)
+    assert [one.name for one in EVERYTHING.schedules] == [first.name, "ForwardOnly", last.name]
+    each = members(first, 2 * size)
+    assert len({pair for pairs in each for pair in pairs}) == 2 * size
+    assert members(first, size) == each[:size]
+    assert members(last, size) == each[size:]
 
 
 def test_our_own_errors_end_a_drawing_at_once_and_unshrunk() -> None:
@@ -118,6 +140,32 @@ def test_what_does_not_happen_again_is_reported_unconfirmed() -> None:
     found = minimise(_corpus(), target, OUTCOME, lambda _: None, budget=Budget(executions=9))
 
     assert (found.case, found.confirmed, found.executions) == (target, False, 1)
+
+
+class _Counted:
+    """A few cases, and how often each has been drawn."""
+
+    size = 50
+
+    def __init__(self) -> None:
+        self.drawn: list[str] = []
+
+    def hypothesis_seed(self, purpose: str) -> int:
+        return 1
+
+    def strategy(self) -> st.SearchStrategy[Case]:
+        return st.sampled_from(drawn(_corpus())[:6]).map(self._noted)
+
+    def _noted(self, case: Case) -> Case:
+        self.drawn.append(case.digest)
+        return case
+
+
+def test_when_the_case_itself_does_not_show_it_again_nothing_more_is_drawn() -> None:
+    for target in drawn(_corpus())[:6]:
+        counted = _Counted()
+        minimise(counted, target, OUTCOME, lambda _: None, budget=Budget(executions=9))
+        assert counted.drawn.index(target.digest) == len(counted.drawn) - 1
 
 
 def test_an_error_of_the_harness_while_shrinking_is_not_a_finding() -> None:

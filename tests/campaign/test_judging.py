@@ -9,25 +9,31 @@ import pytest
 from msgspec import structs
 
 from pipeconform.adapter import Description, ErrorContract, Feature
+from pipeconform.campaign import judging
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.pipeline_runner import PipelineRunner
-from pipeconform.case.case import Train, World
+from pipeconform.case.case import Split, Train, World
+from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import Mistake
 from pipeconform.errors import ContractError
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Status
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Failed, Observation, Structure
 from pipeconform.oracle.full_model import Question
 from pipeconform.ranks.frames import Frame
-from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 from pipeconform.spec import requirement
 from tests.campaign.answering import Answering, honest_ranks
-from tests.case.examples import EVERYTHING, small_case
+from tests.case.examples import EVERYTHING, small_case, with_model
+from tests.judge.honest import CASES
 
 OWN = Raised("ValueError", "a batch of 3 cannot be split into 2 microbatches")
 ECHO = Raised("RuntimeError", "Connection closed by peer [127.0.0.1]:1")
 WAITS = Stuck(2.0, "no rank used CPU time for 2 s")
+RETURNED = Returned(None)
+PLAIN = small_case()
 UNEVEN = small_case(program=(Train(batch_size=3, num_microbatches=2),))
 WORLD = World(size=3, pipeline_ranks=(0, 1, 2), placement="loop")
 PLACED = Raised("ValueError", "LoopedBFS places its stages on ranks (0, 1, 0, 1), not (0, 1, 1, 0)")
@@ -40,7 +46,7 @@ def _judged(identifier, case, *verdicts: Verdict, shown: tuple[Observation, ...]
     executor = Executor(
         implementation="nobody's",
         description=Description(name="it", version="0", capabilities=claims),
-        pools=Pools(),
+        pools=Answering(),
     )
     outcomes = judge(requirement(identifier), execution, executor)
     return [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
@@ -103,6 +109,60 @@ def test_every_rank_that_can_know_refuses_misplaced_stages(verdicts, found):
     assert _judged("ERR-16", case, *verdicts) == found
 
 
+COMPILED = CASES["compiled"]
+COMPILER = Raised("RuntimeError", "stages compiled by torch.compile are not supported")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "found"),
+    [
+        ((COMPILER, COMPILER), []),
+        ((COMPILER, OWN), []),
+        ((COMPILER, ECHO), []),
+        ((COMPILER, WAITS), []),
+        ((OWN, OWN), ["failed: compilation not named"]),
+        ((COMPILER, Returned(b"")), ["error"]),
+    ],
+)
+def test_compiled_stages_may_be_refused_by_name(verdicts, found):
+    """FWD-20: a rank looks at its own stages only, so that others lose their connection, or wait."""
+    told = _judged("FWD-20", COMPILED, *verdicts)
+
+    assert told == found or [one.partition(":")[0] for one in told] == found
+
+
+@pytest.mark.parametrize(("second", "tolerated"), [(OWN, True), (WAITS, False), (ECHO, False)])
+def test_what_may_be_refused_is_refused_on_every_rank(second, tolerated):
+    """TRC-4: every rank sees the whole model."""
+    case = with_model(PLAIN, split=Split(by="points", wrong="unknown"))
+
+    assert (_judged("TRC-4", case, OWN, second) == []) is tolerated
+
+
+def test_what_is_claimed_and_nothing_special_may_not_be_refused():
+    """FWD-2 tolerates errors about uneven batches only."""
+    assert [one.partition(":")[0] for one in _judged("FWD-2", PLAIN, OWN, OWN)] == ["error"]
+
+
+BEYOND = small_case(schedule="V")
+"""V is claimed with two stages per rank."""
+
+
+@pytest.mark.parametrize(
+    ("case", "outside"),
+    [(BEYOND, True), (small_case(schedule="unheard of"), True), (PLAIN, False)],
+    ids=["sizes", "schedule", "claimed"],
+)
+def test_what_is_not_claimed_may_be_refused_by_errors_or_by_saying_so(case, outside):
+    edge = next(name for name, one in JUDGEMENTS.items() if Focus.EDGE in one.draws)
+    refused = tuple(Observation(rank=r, pipeline_rank=r, unsupported="no such size") for r in range(2))
+    half = (refused[0], Observation(rank=1, pipeline_rank=1))
+
+    assert (_judged(edge, case, OWN, OWN) == []) is outside
+    assert (_judged(edge, case, RETURNED, RETURNED, shown=refused) == []) is outside
+    assert _judged(edge, case, RETURNED, RETURNED, shown=half) == ["error: refused: no such size"]
+
+
 def test_a_placement_that_is_not_supported_is_refused():
     """ERR-16"""
     model = small_case().model
@@ -118,8 +178,6 @@ def test_a_placement_that_is_not_supported_is_refused():
 
 
 # ------------------------------------------------------------------------------------ with ranks that answer
-
-PLAIN = small_case()
 
 
 def _runner(ranks=honest_ranks, *, implementation="it:It", errors=None, **claims) -> PipelineRunner:
@@ -196,6 +254,25 @@ def test_the_first_action_that_departs_is_marked_on_its_rank():
         assert marked
         assert {one.first_wrong[0] for one in marked} == {rank}
         assert all(one.first_wrong[1] == one.finding.position for one in marked)
+
+
+@pytest.mark.parametrize(
+    ("place", "marked"),
+    [
+        ({"rank": 1, "position": 2}, (1, 2)),
+        ({"rank": 1}, None),
+        ({"position": 2}, None),
+        ({}, None),
+    ],
+)
+def test_an_action_is_marked_only_if_its_rank_and_its_position_are_known(monkeypatch, place, marked):
+    found = Finding(kind="order", message="wrong", step=0, **place)
+    judgement = replace(JUDGEMENTS["SCH-2"], judge=lambda evidence: iter([found]))
+    monkeypatch.setattr(judging, "JUDGEMENTS", {**JUDGEMENTS, "SCH-2": judgement})
+    (outcome,) = _found(_runner(), "SCH-2", PLAIN)[1].outcomes
+
+    assert outcome.first_wrong == marked
+    assert len(outcome.timeline) == 2
 
 
 def test_what_microbatches_that_are_copied_explain_is_no_violation():
@@ -355,6 +432,50 @@ def test_unless_it_raises_that_without_the_mistake_too():
         _found(_beside_a_mistake(MINE, without=MINE), "ERR-13", WRONG)
 
 
+@pytest.mark.parametrize("returned", [True, False])
+def test_beside_a_mistake_the_right_values_are_known_where_every_rank_returned(monkeypatch, returned):
+    seen = []
+    judgement = replace(JUDGEMENTS["ERR-13"], aftermath=lambda aftermath: seen.append(aftermath) or ())
+    monkeypatch.setattr(judging, "JUDGEMENTS", {**JUDGEMENTS, "ERR-13": judgement})
+    runner = _runner(lambda job: honest_ranks(job) if returned else (honest_ranks(job)[0], OWN))
+    assert _found(runner, "ERR-13", WRONG)[0] == []
+
+    (aftermath,) = seen
+    assert aftermath.case == WRONG
+    known = aftermath.evidence and aftermath.evidence.case
+    assert known == (WRONG.without_mistakes if returned else None)
+
+
+def test_what_an_engine_raises_beside_a_mistake_is_its_answer_whatever_it_is():
+    """And nothing is executed without the mistake."""
+    engine = Frame("engine.core", "/site/engine/core.py", 3, "step", "return undefined")
+    runner = _beside_a_mistake(Raised("NameError", "name 'undefined'", frames=(engine,)))
+
+    assert all(isinstance(one, tuple) for one in _found(runner, "ERR-13", WRONG)[0])
+    assert len(runner.pools.jobs) == 1
+
+
+def test_an_import_that_fails_only_beside_the_mistake_is_no_answer_either():
+    lacking = Raised("ModuleNotFoundError", "No module named 'engine'", frames=(FRAME,))
+
+    def ranks(job):
+        first, second = honest_ranks(job)
+        return first, lacking if job.case.is_mistaken else second
+
+    runner = _runner(ranks)
+    with pytest.raises(ContractError, match=r"does not work \(rank 1\): an import failed"):
+        _found(runner, "ERR-13", WRONG)
+    assert len(runner.pools.jobs) == 1
+
+
+def test_a_refusal_that_the_adapter_or_the_machine_caused_is_none():
+    """FWD-24"""
+    lacking = Raised("ModuleNotFoundError", "No module named 'engine'", frames=(FRAME,))
+
+    with pytest.raises(ContractError, match="an import failed"):
+        _judged("FWD-24", UNEVEN, lacking, OWN)
+
+
 def test_an_import_that_fails_is_no_answer_to_anything():
     lacking = Raised("ModuleNotFoundError", "No module named 'engine'", frames=(FRAME,))
 
@@ -382,8 +503,6 @@ def _with_mistake(where, how):
 
 
 # ----------------------------------------------------------------------------------------- refused in time
-
-RETURNED = Returned(None)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Which pairs of properties cases have, and which they could have had."""
 
+import dataclasses
+
 import pytest
 
+from pipeconform.adapter import Capabilities, MicrobatchRule, ScheduleClaim
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.pairs import boundary_kind, pairwise, points_of, reachable_points
@@ -9,6 +12,7 @@ from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Model, Passage, Stage, Train, World
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.report.result import Pairs
+from tests.case.examples import EVERYTHING
 
 LIMITS = Limits(capabilities=TorchPipelining().describe().capabilities, max_ranks=2)
 
@@ -63,6 +67,29 @@ def test_what_is_drawn_can_be_reached():
     assert {point[0] for point in reachable} == {"GPipe", "Interleaved1F1B"}
     assert {point[1] for point in reachable} == {"1", "2"}
     assert not any(point[4] == "one tensor" and point[1:3] == ("1", "1") for point in reachable)
+
+
+def test_every_combination_that_is_claimed_can_be_reached():
+    """One stage has no boundary, two have every kind that crosses but a skip, which needs a stage between."""
+    schedule = ScheduleClaim(name="R", stages_per_rank=(1, 2), microbatches=MicrobatchRule.EVEN)
+    claims = dataclasses.replace(EVERYTHING, schedules=(schedule,))
+    two = ["one tensor", "several tensors", "without gradient", "16 bits", "views", "other shapes", "float8"]
+    kinds = {("1", "1"): ["none"], ("1", "2"): two, ("2", "1"): two, ("2", "2"): [*two, "skip"]}
+
+    assert reachable_points(Limits(capabilities=claims, max_ranks=2), ["R", "not claimed"]) == {
+        ("R", *shape, number, kind)
+        for shape, several in kinds.items()
+        for number in (["more"] if shape[0] == "1" else ["equal", "more"])
+        for kind in several
+    }
+
+
+def test_a_class_that_has_one_number_of_microbatches_can_be_reached():
+    """In whole rounds of four, at most eight."""
+    rounds = ScheduleClaim(name="R", min_ranks=4, microbatches=MicrobatchRule.MULTIPLE_OF_RANKS)
+    limits = Limits(capabilities=Capabilities(schedules=(rounds,)), min_ranks=4, max_ranks=4)
+
+    assert {point[3] for point in reachable_points(limits, ["R"])} == {"equal", "more"}
 
 
 def test_pairs_are_counted_among_those_that_could_be_reached():

@@ -1,17 +1,25 @@
 """What a run asks of a pipeline: chosen schedules, cases that expose faults, and stored cases."""
 
+import dataclasses
+
 import pytest
 from msgspec import structs
 
-from pipeconform.campaign.pipeline import PipelineTarget
+from pipeconform.campaign import pipeline as module
+from pipeconform.campaign.pipeline import AskedOfPipeline, PipelineTarget
 from pipeconform.campaign.target import some_of
 from pipeconform.case.case import Eval, Train, World
+from pipeconform.case.draw.claimed import members_within
+from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Focus, Limits
+from pipeconform.case.mistakes import Mistake
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.claims import Capabilities, Description, ErrorContract, ScheduleClaim
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
 from pipeconform.judge.precedence import EARLIER
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.spec import profile, requirement
+from pipeconform.spec.precedence import PRECEDENCE
 from tests.case.examples import EVERYTHING, small_case
 from tests.judge.honest import CASES
 
@@ -32,6 +40,8 @@ def test_schedules_are_chosen_in_any_case_in_the_order_of_the_claims():
     with pytest.raises(UnknownNameError, match="Gpip") as caught:
         TARGET.chosen(("GPipe", "Gpip"))
     assert "schedule (of it)" in str(caught.value)
+    with pytest.raises(UnknownNameError, match="Gpip"):
+        TARGET.chosen(("Gpip", "GPipe"))
 
 
 def test_a_target_of_a_description_has_its_claims_and_the_schedules_that_are_asked_for():
@@ -142,6 +152,161 @@ def test_an_engine_for_one_rank_gets_cases_on_one():
     target = PipelineTarget(name="it", limits=Limits(capabilities=few), profile=profile("smoke"))
 
     assert {case.num_ranks for case in target.against("FWD-1", "GPipe")} == {1}
+
+
+def test_cases_against_a_fault_are_all_of_two_seeds(monkeypatch):
+    """The first and the last that are drawn among them."""
+    drawn = []
+
+    def of(corpus):
+        drawn.append((corpus.seed, corpus.focus))
+        return [structs.replace(CASE, seed=100 * len(drawn) + number) for number in range(3)]
+
+    monkeypatch.setattr(module, "drawn", of)
+    cases = list(TARGET.against("FWD-1", "GPipe"))
+
+    assert {seed for seed, _ in drawn} == {0, 1}
+    assert [one.seed for one in cases] == [
+        100 * corpus + number for corpus in range(1, len(drawn) + 1) for number in range(3)
+    ]
+
+
+def kind_of(judgement):
+    return judgement.any_schedule, judgement.costly, judgement.by_schedule
+
+
+KINDS = {
+    # any schedule, costly, by schedule: in which profiles few schedules are enough
+    (False, False, False): (),
+    (True, False, False): ("smoke", "core"),
+    (True, True, False): ("smoke", "core"),
+    (False, True, False): ("smoke", "core"),
+    (False, True, True): ("smoke",),
+}
+
+
+@pytest.mark.parametrize("size", ["smoke", "core", "full"])
+@pytest.mark.parametrize(("kind", "few"), KINDS.items(), ids=str)
+def test_what_does_not_depend_on_the_schedule_or_is_costly_is_judged_under_few_in_small_runs(kind, few, size):
+    row = next(requirement(name) for name, one in JUDGEMENTS.items() if kind_of(one) == kind)
+    several = tuple(ScheduleClaim(name=f"G{n}") for n in range(4))
+    claims = dataclasses.replace(EVERYTHING, schedules=several)
+    sized = profile(size)
+    target = PipelineTarget(name="it", limits=Limits(capabilities=claims, max_ranks=4), profile=sized)
+    names = tuple(one.name for one in several)
+    expected = {1: ("G0",), 2: ("G0", "G3"), None: names}[sized.schedules] if size in few else names
+
+    assert target.enough(row) == expected
+    left_out = [name for name in names if name not in expected]
+    for name in left_out:
+        reason = target.ask(row, name, promises=lambda: True).reason
+        words = "does not depend on the schedule" if kind[0] else "is costly in a small run"
+        assert reason == f"{row.id} {words}: judged under {' and '.join(expected)}"
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_subject_with_members_has_a_case_of_each_where_that_is_asked_for(every):
+    sized = structs.replace(profile("full"), corpus=3, costly=3, every_member=every)
+    target = PipelineTarget(name="it", limits=Limits(capabilities=EVERYTHING, max_ranks=4), profile=sized)
+    claim, subject = EVERYTHING.schedules[0], SUBJECTS[Focus.TOGETHER]
+    members = members_within(target.limits, claim, subject)
+
+    assert len(members) > 3
+    sizes = {one.focus: one.size for one in target.corpora(requirement("TRN-22"), claim)}
+    assert sizes[Focus.TOGETHER] == (len(members) if every else 3)
+    assert [one.size for one in target.corpora(requirement("FWD-1"), claim)] == [3]
+
+
+def test_what_the_recorder_cannot_see_is_not_judged_from_its_records(monkeypatch):
+    monkeypatch.setattr(module, "_unseen", lambda: ("a kernel", "another"))
+    found = asked("COM-1")
+
+    assert (found.status, found.reason) == (
+        "skipped",
+        "not seen: the recorder does not know a kernel, another of this torch",
+    )
+    assert isinstance(asked("FWD-1"), AskedOfPipeline)
+
+
+def test_a_case_belongs_to_its_schedule():
+    assert asked("FWD-1").own(CASE) is CASE
+    assert asked("FWD-1").own(structs.replace(CASE, schedule="ForwardOnly")) is None
+    assert asked("FWD-1").own(WrapperCase(module="plain")) is None
+
+
+# ------------------------------------------------------------------------------ controls
+
+
+def drawn_for(name, target):
+    """What a requirement asks under GPipe, with the cases that it is about."""
+    found = target.ask(requirement(name), "GPipe", promises=lambda: True)
+    return found, [case for corpus in found.corpora for case in corpus.drawn() if found.applies(case)]
+
+
+@pytest.mark.parametrize("name", ["FWD-6", "FWD-10", "TRN-11", "TRN-16", "TRN-20", "TRN-22", "DPC-1"])
+def test_every_case_has_a_control_that_a_basic_requirement_judges(name):
+    """Even if other subjects are left in it when this one is taken out."""
+    target = PipelineTarget(
+        name="it", limits=Limits(capabilities=EVERYTHING, max_ranks=4), profile=profile("smoke")
+    )
+    about, cases = drawn_for(name, target)
+
+    for case in cases:
+        controls = about.controls(case)
+        assert case not in [control for _, control in controls]
+        assert any(row.id in PRECEDENCE for _, control in controls for row in about.explaining(control)), case
+
+
+def test_what_a_basic_requirement_judges_is_taken_no_further():
+    """Whatever else is left in it."""
+    target = PipelineTarget(
+        name="it", limits=Limits(capabilities=EVERYTHING, max_ranks=4), profile=profile("smoke")
+    )
+    about, cases = drawn_for("TRN-5", target)
+
+    assert {words for case in cases for words, _ in about.controls(case)} == {"with nothing frozen"}
+
+
+def claiming(**claims):
+    capabilities = dataclasses.replace(EVERYTHING, **claims)
+    return PipelineTarget(
+        name="it", limits=Limits(capabilities=capabilities, max_ranks=4), profile=profile("smoke")
+    )
+
+
+@pytest.mark.parametrize(("losses", "there"), [(("mse", "cross_entropy"), True), (("cross_entropy",), False)])
+def test_a_control_with_a_loss_that_is_not_claimed_is_none(losses, there):
+    about, cases = drawn_for("TRN-20", claiming(losses=losses))
+    controls = [words for case in cases for words, _ in about.controls(case)]
+
+    assert controls
+    assert any("squared distances" in words for words in controls) is there
+
+
+def test_nobody_explains_a_case_that_is_not_claimed():
+    """For its loss, or because other tensors cross some boundaries than others."""
+    alike = dataclasses.replace(EVERYTHING.boundary, differ=False)
+    for case, claims in ((CASES["counted"], {"losses": ("mse",)}), (CASES["shapes"], {"boundary": alike})):
+        name = "FWD-3"
+        for target, explained in ((claiming(), True), (claiming(**claims), False)):
+            about = target.ask(requirement(name), "GPipe", promises=lambda: True)
+            assert (about.explaining(case) != ()) is explained
+            assert about.explaining(CASE) != ()
+
+
+MISTAKEN = structs.replace(
+    CASE,
+    program=(structs.replace(CASE.program[0], mistake=Mistake(where="forward", how="raise", stage=1)),),
+)
+
+
+def test_a_mistake_is_explained_by_who_looks_at_its_aftermath_and_the_rest_by_who_does_not():
+    def aftermaths(name, case):
+        return {JUDGEMENTS[row.id].aftermath is not None for row in asked(name).explaining(case)}
+
+    assert aftermaths("ERR-3", MISTAKEN) == {True}
+    assert aftermaths("ERR-3", CASE) == {False}
+    assert aftermaths("TRN-3", CASE) == {False}
 
 
 BESIDE = structs.replace(CASE, world=World(size=3, pipeline_ranks=(0, 2)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 
 from pipeconform.campaign.minimise import Budget
@@ -9,7 +12,7 @@ from pipeconform.campaign.simplify import simplify
 from pipeconform.case.blocks import Attention, Mlp, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.case.focus import Focus, Limits
-from pipeconform.case.simpler.candidates import PARTS, simpler
+from pipeconform.case.simpler.candidates import PARTS, leaps, simpler
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Finding
@@ -111,6 +114,42 @@ def test_a_case_is_executed_again_only_if_none_of_the_simplest_candidates_shows_
     assert not asked(lambda case: True)
     assert asked(lambda case: case == LARGE)
     assert executed.index(LARGE) == 2
+
+
+def executed_until_minimal(shows):
+    """What is executed in order to make the large case small, and the result."""
+    executed = []
+
+    def check(case):
+        executed.append(case)
+        return dataclasses.replace(OUTCOME, verdicts=case.digest) if shows(case) else None
+
+    return executed, simplify(LARGE, OUTCOME, check, allowed=lambda case: True, budget=ENOUGH)
+
+
+def test_after_the_case_itself_the_other_leaps_are_tried_before_single_cuts():
+    first, second, third = itertools.islice(leaps(LARGE, lambda case: True), 3)
+    executed, found = executed_until_minimal(lambda case: case not in (first, second))
+
+    assert executed[:4] == [first, second, LARGE, third]
+    assert found.minimal
+
+
+def test_a_leap_that_shows_it_is_made_smaller_and_no_other_is_tried():
+    first, second, third = itertools.islice(leaps(LARGE, lambda case: True), 3)
+    executed, _ = executed_until_minimal(lambda case: True)
+    assert executed[0] == first
+    assert LARGE not in executed
+    executed, _ = executed_until_minimal(lambda case: case == second)
+    assert executed[:2] == [first, second]
+    assert third not in executed[:3]
+
+
+def test_the_outcome_is_that_of_the_smallest_case_or_the_first_if_nothing_shows_it_again():
+    _, found = executed_until_minimal(lambda case: True)
+    assert found.outcome.verdicts == found.case.digest
+    _, found = executed_until_minimal(lambda case: False)
+    assert (found.outcome, found.confirmed) == (OUTCOME, False)
 
 
 def test_an_error_of_the_harness_is_not_a_finding():

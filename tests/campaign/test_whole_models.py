@@ -15,15 +15,15 @@ from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.case.case import Case, Split
 from pipeconform.case.focus import Limits
-from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import Raised, Returned, Verdict, VerdictVector
 from pipeconform.spec import profile, requirement
+from tests.campaign.answering import Answering
 from tests.case.examples import EVERYTHING, small_case, with_model
 
 EXECUTOR = Executor(
     implementation="nobody's",
     description=Description(name="it", version="0", capabilities=EVERYTHING),
-    pools=Pools(),
+    pools=Answering(),
 )
 
 

@@ -1,4 +1,4 @@
-"""What a run asks of a data-parallel wrapper, and how its runner judges what ranks answer."""
+"""What a run asks of a data-parallel wrapper."""
 
 import dataclasses
 
@@ -7,19 +7,13 @@ from msgspec import structs
 
 from pipeconform.campaign.target import NotAsked
 from pipeconform.campaign.wrapper import AskedOfWrapper, WrapperTarget
-from pipeconform.campaign.wrapper_runner import WrapperRunner
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.errors import NothingJudgedError, UsageError
 from pipeconform.execute.implementation import describe
-from pipeconform.judge.outcome import Status
-from pipeconform.ranks.verdict import Died
 from pipeconform.spec import profile
 from pipeconform.spec.precedence import PLAIN_TRAINING
 from pipeconform.spec.wrappers import wrapper_chapter, wrapper_requirement
-from pipeconform.wrappers.job import Job
-from pipeconform.wrappers.observation import Shown
 from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
-from tests.campaign.answering import Answering
 from tests.case.examples import small_case
 from tests.facts import tells
 
@@ -136,39 +130,7 @@ def test_a_stored_case_is_judged_by_who_lists_cases_like_it():
 
     assert judged_by(asked="DPW-1", stored="DPW-2") == judged_by(stored="DPW-1") == ["DPW-1"]
     assert "DPW-1" in judged_by()
+    assert "DPW-24" not in judged_by()  # which has cases of its own
     assert list(target().against("DPW-1", WRAPPER_COLUMN)) == list(
         WRAPPER_JUDGEMENTS["DPW-1"].drawn(FOUND.claims, seed=0)
     )
-
-
-# ------------------------------------------------------------------------------------------- the runner
-
-
-def runner(ranks, *, implementation="it:It"):
-    pools = Answering(ranks, kind=Job)
-    return WrapperRunner(implementation=implementation, description=FOUND, pools=pools)
-
-
-def _died(job):
-    return (Shown(rank=0), Died(signal="SIGKILL"))[: job.case.ranks]
-
-
-def test_ranks_that_die_are_a_verdict():
-    case = next(one for one in asked().listed.cases if one.ranks == 2)
-    made = runner(_died)
-    judged = made.judged(PLAIN, case, made.execute(case))
-
-    assert [(one.status, one.finding.kind) for one in judged.outcomes] == [(Status.CRASHED, "died: SIGKILL")]
-    assert judged.outcomes[0].verdicts.splitlines()[1].startswith("rank 1  died")
-    assert made.pools.done == ["run 2"]
-    assert made.pools.jobs[0].implementation == "it:It"
-    assert made.own(small_case()) is None
-    assert made.apart([PLAIN, OTHER]) == ((PLAIN, OTHER),)
-
-
-def test_processes_that_answer_with_something_else_are_replaced():
-    case = next(one for one in asked().listed.cases if one.ranks == 2)
-    made = runner(lambda job: (Shown(rank=0), b"\xc1"))
-    made.execute(case)
-
-    assert made.pools.done == ["run 2", "restart 2"]

@@ -1,9 +1,12 @@
 """Two results are compared cell by cell: what got worse, what got better, and whose doing it is."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from pipeconform.gate.comparison import compare
+from pipeconform.report.result import Control
 
 
 @pytest.fixture
@@ -243,3 +246,38 @@ def test_a_requirement_that_the_old_run_did_not_ask_for_is_no_new_rule(make, fai
     (change,) = compare(old, new).changes
 
     assert change.cause == "implementation"
+
+
+def test_a_requirement_that_was_judged_before_without_a_recorded_rule_is_no_new_one(make, failing):
+    old = changed(
+        make.result(make.cell("FWD-1", "GPipe"), make.cell("TRN-4", "GPipe")), rules={"FWD-1": "bb"}
+    )
+    new = changed(make.result(make.cell("FWD-1", "GPipe"), failing()), rules={"FWD-1": "bb", "TRN-4": "aa"})
+    (change,) = compare(old, new).changes
+
+    assert (change.kind, change.cause) == ("regressed", "implementation")
+
+
+def test_a_cell_that_only_the_new_run_judges_is_no_new_rule_where_its_rule_is_old(make, failing):
+    rules = {"FWD-1": "bb", "TRN-4": "aa"}
+    old = changed(make.result(make.cell("FWD-1", "GPipe")), rules=rules)
+    (change,) = compare(
+        old, changed(make.result(make.cell("FWD-1", "GPipe"), failing()), rules=rules)
+    ).changes
+
+    assert (change.kind, change.cause) == ("new", "implementation")
+
+
+def test_a_violation_is_replayed_from_the_file_that_has_it(make, failing):
+    """What came or went with another violation may be in the old file only."""
+    files = (Path("old.json"), Path("new.json"))
+    (change,) = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing()), files=files).changes
+    assert " new.json" in change.replay
+    assert "old.json" not in change.replay
+
+    control = Control(digest="d", requirement="FWD-1", status="failed", signature="output value")
+    blocked = failing("TRN-1", control=control)
+    old = make.result(failing("FWD-1"), blocked)
+    for gone in (make.cell("TRN-1", "GPipe"), failing("TRN-1", signature="loss value", id="b")):
+        effects = compare(old, make.result(failing("FWD-1"), gone), files=files).of("effect")
+        assert [" old.json" in one.replay for one in effects] == [True]

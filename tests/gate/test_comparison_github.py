@@ -53,6 +53,21 @@ def test_requirements_that_one_cause_violates_are_one_annotation(make, origins):
     assert "%0Aregressed with it: FWD-2 Order and length of the merged output%0A" in line
 
 
+def test_what_another_requirement_shows_better_is_told_with_that_cause(make, origins):
+    """FWD-2 got worse; that FWD-1 violates the same is no change."""
+    both = [make.cell(name, "GPipe", make.violation(name, "GPipe")) for name in ("FWD-1", "FWD-2")]
+    old = make.result(both[0], make.cell("FWD-2", "GPipe"))
+    line, _ = told(old, make.result(*both), origins, known=[KNOWN])
+    head, *lines = line.split("%0A")
+
+    assert "title=FWD-2 Order and length of the merged output%3A " in head
+    assert lines == [
+        "the output of microbatch 0 is not the reference's",
+        "cause: FWD-1 Outputs: output value",
+        "pipeconform replay FWD-2:GPipe:default:1f3a --impl torch",
+    ]
+
+
 def test_without_the_new_result_there_is_no_line_but_all_else(make):
     old = make.result(make.cell("FWD-1", "GPipe"))
     new = make.result(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", message="is 50% off")))

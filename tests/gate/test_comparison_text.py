@@ -7,6 +7,7 @@ import pytest
 
 from pipeconform.gate.comparison import compare
 from pipeconform.gate.comparison_text import FORMATS, render_comparison
+from pipeconform.report.causes.known import Known
 
 
 @pytest.fixture
@@ -106,6 +107,31 @@ def test_the_heading_says_what_became_of_the_implementation(make):
     )
 
 
+def test_the_heading_tells_what_is_known_of_an_adapter_and_no_more(make):
+    result = make.result(make.cell("FWD-1", "GPipe"))
+
+    def told(**fields):
+        same = make.changed(result, implementation=make.changed(result.implementation, **fields))
+        return render_comparison(compare(same, same), "text")
+
+    assert (
+        told(source_digest="ab").count("implementation: the same version, and the same adapter source") == 1
+    )
+    assert "the same adapter source" not in told()
+    assert "\nnew: toy GPipe 1.0, 2026-" in told(reference="")
+    assert "\nnew: torch 1.0, 2026-" in told(name="torch", reference="torch")
+
+
+@pytest.mark.parametrize("short", ["old", "new"])
+def test_a_run_that_was_cut_short_is_named(make, short):
+    whole = make.result(make.cell("FWD-1", "GPipe"))
+    cut = make.result(make.cell("FWD-1", "GPipe"), complete=False)
+    text = render_comparison(compare(cut, whole) if short == "old" else compare(whole, cut), "text")
+
+    assert f"the {short} run was cut short: cells that it did not reach are missing" in text
+    assert text.count("was cut short") == 1
+
+
 def test_schedules_are_told_together_only_if_they_were_and_are_alike(make):
     old = make.result(
         make.cell("SCH-8", "GPipe"),
@@ -130,6 +156,128 @@ def test_markdown_is_a_table_that_its_contents_cannot_break(make):
         "| TRN-4 Accumulation over steps | GPipe | passed → failed | failed: output value; a \\| b &lt;c> "
         "| implementation |"
     ) in text
+
+
+def test_markdown_tells_what_plain_text_tells_with_a_table_for_each_kind(worse):
+    end = "  "  # of a line that Markdown would join with the next
+    side = f"""toy GPipe 1.0 (torch), 2026-01-02 03:04 UTC{end}
+standard 0.1, pipeconform 0.1.0, torch 2.13.0, cpu, profile smoke, seed 0, all requirements under GPipe"""
+    head = """
+| requirement | schedules | was → is | what | cause |
+|---|---|---|---|---|"""
+
+    assert (
+        render_comparison(worse, "markdown")
+        == f"""\
+### pipeconform: blocked: causes: 1 fixed, 0 worse, 1 new; 2 cells regressed, 1 no longer judged, 1 fixed, \
+0 unchanged; 0 violations in both
+
+old: {side}, 1F1B{end}
+new: {side}, 1F1B{end}
+
+**regressed** (2 cells)
+{head}
+| TRN-4 Accumulation over steps | GPipe, 1F1B | passed → failed | failed: output value; is 50% off \
+| implementation |
+
+**no longer judged** (1 cell)
+{head}
+| FWD-1 Outputs | GPipe | passed → absent | no longer judged: absent | implementation |
+
+**fixed** (1 cell)
+{head}
+| FWD-2 Order and length of the merged output | GPipe | failed → passed | failed: output value; the output of \
+microbatch 0 is not the reference's | implementation |
+
+**causes** (1 fixed, 0 worse, 1 new)
+
+- new: TRN-4 Accumulation over steps: output value under GPipe, 1F1B (silently wrong)
+- fixed: FWD-2 Order and length of the merged output: output value under GPipe (silently wrong)"""
+    )
+
+
+def test_what_is_judged_and_met_for_the_first_time_is_told_in_every_format(make):
+    old = make.result(make.cell("TRN-4", "GPipe"))
+    added = compare(old, make.result(*old.cells, make.cell("FWD-1", "GPipe")))
+
+    assert "newly judged, and met (1 cell):\n  FWD-1 under GPipe: absent → passed" in render_comparison(
+        added, "text"
+    )
+    assert "**newly judged, and met** (1 cell)" in render_comparison(added, "markdown")
+    assert "::notice title=newly judged%2C and met::FWD-1 under GPipe" in render_comparison(added, "github")
+
+
+def many(make, number):
+    """Two results, of which the new one has so many violations that the old one did not have."""
+    wrong = [make.violation("TRN-4", "GPipe", signature=f"wrong {n:02}") for n in range(number)]
+    return compare(make.result(make.cell("TRN-4", "GPipe")), make.result(make.cell("TRN-4", "GPipe", *wrong)))
+
+
+@pytest.mark.parametrize(("number", "more"), [(50, None), (51, 1), (60, 10)])
+def test_more_than_fifty_entries_of_a_kind_are_counted(make, number, more):
+    text, table = (render_comparison(many(make, number), style) for style in ("text", "markdown"))
+    told, rows = text.partition("\n\ncauses")[0], table.partition("**causes**")[0]
+
+    assert told.count("passed → failed") == rows.count("passed → failed") == 50
+    assert ("more" in told, "more" in rows) == (more is not None, more is not None)
+    if more is not None:
+        assert told.endswith(f"\n  … and {more} more")
+        assert rows.rstrip().endswith(f"\n| … | {more} more | | | |")
+
+
+@pytest.mark.parametrize(
+    ("schedules", "told"),
+    [
+        (("GPipe", "1F1B", "LoopedBFS"), "output value under GPipe, 1F1B, LoopedBFS (silently"),
+        (("GPipe", "1F1B", "LoopedBFS", "DualPipeV"), "output value under 4 schedules (silently"),
+    ],
+)
+def test_four_schedules_of_a_cause_are_counted(make, schedules, told):
+    old = make.result(*(make.cell("TRN-4", one) for one in schedules))
+    new = make.result(*(make.cell("TRN-4", one, make.violation("TRN-4", one)) for one in schedules))
+
+    assert told in render_comparison(compare(old, new), "text")
+
+
+KNOWN = Known(
+    id="7",
+    title="outputs are lost",
+    link="https://example.org/7",
+    requirements=("FWD-1", "FWD-2"),
+    signature="^output",
+    file="k.toml",
+)
+
+
+def cause_between(make, before, after):
+    """The line about the cause that violates these requirements before and after, if it is to be told."""
+
+    def result(names):
+        violated = {
+            name: (make.violation(name, "GPipe"),) if name in names else () for name in ("FWD-1", "FWD-2")
+        }
+        return make.result(*(make.cell(name, "GPipe", *wrong) for name, wrong in violated.items()))
+
+    text = render_comparison(compare(result(before), result(after), known=[KNOWN]), "text")
+    return next((line.strip() for line in text.splitlines() if "finding 7" in line), None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ([], ["FWD-1"], "new: {}"),
+        (["FWD-1"], [], "fixed: {}"),
+        (["FWD-1"], ["FWD-1"], None),
+        (["FWD-1"], ["FWD-1", "FWD-2"], "worse: {}; now also in FWD-2"),
+        (["FWD-1", "FWD-2"], ["FWD-1"], "as before: {}; no longer in FWD-2"),
+    ],
+)
+def test_a_cause_is_told_with_its_finding_and_the_requirements_that_it_came_to_and_left(
+    make, before, after, told
+):
+    cause = "FWD-1 Outputs: output value under GPipe (silently wrong), known as finding 7: outputs are lost"
+
+    assert cause_between(make, before, after) == (told and told.format(cause))
 
 
 def test_json_holds_everything_and_the_decision(worse):

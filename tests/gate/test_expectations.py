@@ -54,6 +54,33 @@ def test_an_entry_may_be_about_a_range_of_releases_of_torch(read):
     assert [entry.is_about(**about, torch=one) for one in versions] == [False, True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("lacking", "helps"),
+    [
+        (("reason", "issue", "owner", "expires"), True),
+        (("owner",), True),
+        (("owner", "signature"), False),
+        (("signature",), False),
+    ],
+)
+def test_filling_in_is_advised_where_only_people_can_say_what_is_lacking(read, lacking, helps):
+    text = "".join(line for line in ENTRY.splitlines(True) if not line.startswith(lacking))
+
+    with pytest.raises(BadExpectationsError, match="the entry lacks") as caught:
+        read(f"format = 1\n{text}")
+    assert ("'pipeconform expect fill' fills them in" in str(caught.value)) is helps
+
+
+def test_texts_are_as_many_as_cases(read, make, tmp_path):
+    (tmp_path / "one.json").write_bytes(msgspec.json.encode(make.case()))
+    text = f'format = 1\n{ENTRY}cases = ["one.json"]\n'
+
+    (entry,) = read(f'{text}texts = ["rank 1 differs"]\n').entries
+    assert [one.text for one in entry.stored] == ["rank 1 differs"]
+    with pytest.raises(BadExpectationsError, match=r"toml:11: 2 texts for 1 cases; expected one each"):
+        read(f'{text}texts = ["a", "b"]\n')
+
+
 def test_a_range_of_releases_that_is_none_is_refused(read):
     with pytest.raises(BadExpectationsError, match=r"toml:10: torch 'nightly' is no range of releases"):
         read(f'format = 1\n{ENTRY}torch = "nightly"\n')
@@ -153,3 +180,6 @@ def test_a_clock_that_stands_before_the_standard_is_refused():
     with pytest.raises(BadExpectationsError, match="the clock of this machine says 1970-01-01, but standard"):
         require_sane_clock(datetime.date(1970, 1, 1))
     require_sane_clock(newest)
+    require_sane_clock(newest - datetime.timedelta(days=1))  # it is yesterday elsewhere
+    with pytest.raises(BadExpectationsError, match="set the clock"):
+        require_sane_clock(newest - datetime.timedelta(days=2))

@@ -2,6 +2,7 @@
 
 import datetime
 
+import msgspec
 import pytest
 
 from pipeconform.gate.expectations import read_expectations
@@ -70,3 +71,24 @@ def test_an_entry_that_has_expired_says_what_to_do(entry):
 )
 def test_an_entry_says_if_a_result_shows_something_else(entry, make, cell, words):
     assert f"  result    {words}" in explained(entry(), today=TODAY, result=make.result(make.cell(*cell)))
+
+
+def test_an_entry_that_is_limited_says_to_what(entry):
+    narrow = msgspec.structs.replace(
+        entry(), p=(2, 4), v=(1,), device="cuda", torch=">=2.14", schedules=("GPipe", "1F1B")
+    )
+
+    assert explained(narrow, today=TODAY).splitlines()[1] == (
+        "  expects   failed 'output value' under GPipe, 1F1B, p = 2, 4, v = 1, on cuda, with torch >=2.14"
+    )
+    everywhere = msgspec.structs.replace(entry(), schedules=())
+    assert explained(everywhere, today=TODAY).splitlines()[1] == (
+        "  expects   failed 'output value' under every schedule"
+    )
+
+
+def test_an_entry_holds_on_the_day_on_which_it_expires(entry):
+    text = explained(entry(reason="r", issue="https://x.org", owner="us", expires=TODAY), today=TODAY)
+
+    assert "  expires   2030-06-01, in 0 days" in text
+    assert "  next " not in text

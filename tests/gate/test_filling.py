@@ -39,3 +39,9 @@ def test_a_field_that_is_not_there_is_added_to_its_own_entry():
     assert (
         filled(TEXT, [3, 8], {"issue": "https://x.org"}).count('[[expect]]\nissue = "https://x.org"\n') == 2
     )
+
+
+def test_the_first_field_of_an_entry_is_filled_where_it_stands():
+    text = '[[expect]]\nreason = ""\nrequirement = "TRN-4"\n'
+
+    assert filled(text, [1], {"reason": "known"}) == text.replace('""', '"known"')

@@ -9,6 +9,7 @@ import pytest
 from pipeconform.errors import BadExpectationsError
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.gate.proposal import propose, write_proposal
+from pipeconform.observe.localisation import Localisation
 from pipeconform.report.result import Control, Shown
 
 FILLED = {
@@ -183,6 +184,48 @@ def test_what_a_case_shows_every_time_is_stored_with_it(make, failing, stored):
 
     assert [case.text for case in steady.entries[0].stored] == ["rank 1 ran 0F1 (step 0)"]
     assert [case.text for case in chance.entries[0].stored] == [""]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "hung", "signature": "hang"},
+        {"localisation": Localisation(first=None, compared=4, wrong=1)},
+    ],
+    ids=["a hang", "a wrong value"],
+)
+def test_what_depends_on_the_machine_is_not_stored_with_a_case(make, failing, stored, changes):
+    (entry,) = stored(propose(make.result(failing(**changes)), **FILLED)).entries
+
+    assert [one.text for one in entry.stored] == [""]
+
+
+def test_what_two_runs_tell_in_different_words_is_not_stored_with_its_case(make, failing, stored):
+    one, other = (make.result(failing(message=message)) for message in ("rank 0 differs", "rank 1 differs"))
+
+    for second, text in ((one, one.cells[0].violations[0].line), (other, "")):
+        (entry,) = stored(propose(one, others=[second], **FILLED)).entries
+        assert [case.text for case in entry.stored] == [text]
+
+
+def test_an_entry_about_another_device_is_kept_whatever_is_met_here(make, failing, stored):
+    first = stored(propose(make.result(failing()), **FILLED))
+    there = msgspec.structs.replace(first.entries[0], device="cuda")
+    met = make.result(make.cell("TRN-4", "GPipe"))
+    (entry,) = stored(propose(met, msgspec.structs.replace(first, entries=(there,)))).entries
+
+    assert (entry.schedules, entry.device) == (("GPipe",), "cuda")
+
+
+@pytest.mark.parametrize("chance", [True, False])
+def test_a_new_case_of_an_entry_has_its_text_unless_it_shows_by_chance(make, failing, stored, chance):
+    how = {"confirmed": False, "reruns": 5, "shown_again": 2} if chance else {}
+    first = stored(propose(make.result(failing(**how)), **FILLED))
+    cell = failing(expected=first.entries[0].label, id="TRN-4:GPipe:default:beef")
+    stale = make.changed(cell, stale=tuple(one.path for one in first.entries[0].stored))
+    (entry,) = stored(propose(make.result(stale), first)).entries
+
+    assert [one.text for one in entry.stored] == ["" if chance else cell.violations[0].line]
 
 
 def test_a_blocked_violation_needs_no_entry_beside_its_blocker(make, failing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.ranks import Environment, ForkServer
+from pipeconform.ranks import Environment, ForkServer, pool
+from pipeconform.ranks.watch import Watch
+from tests.ranks.acted_ranks import ActedRanks, Clock
 
 HERE = str(Path(__file__).parent)
 GUARD = 30.0  # seconds no test comes near unless something hangs
@@ -73,3 +76,18 @@ def survivors() -> Callable[[Sequence[int]], list[int]]:
 @pytest.fixture
 def descriptors() -> Callable[[], int]:
     return lambda: len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def acted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ActedRanks]:
+    """Ranks that are no processes, as many as asked for, on a clock that only they move."""
+    clock = Clock()
+    monkeypatch.setattr(pool, "time", clock)
+    monkeypatch.setattr(pool, "Watch", functools.partial(Watch, clock=clock.monotonic))
+    return lambda size: ActedRanks(size, clock)
+
+
+@pytest.fixture
+def ranks(acted: Callable[..., ActedRanks]) -> ActedRanks:
+    """Two of them."""
+    return acted(2)

@@ -130,6 +130,63 @@ def test_a_crash_tells_the_frame_and_what_was_printed_before_the_dump(printed, t
     assert vector.describe() == f"rank 0  died      {told}  <- first failure"
 
 
+def test_nobody_is_marked_where_all_returned_or_wait_for_others():
+    assert VerdictVector((Returned(1), Returned(2))).describe() == "rank 0  returned\nrank 1  returned"
+    waits = Stuck(1.0, why="idle", waits="barrier", waits_for=(1,))
+    alone = Stuck(1.0, why="idle")
+
+    assert "first failure" not in VerdictVector((waits, Returned(1))).describe()
+    assert VerdictVector((waits, alone)).describe().splitlines()[1].endswith("idle  <- first failure")
+
+
+def test_what_hosts_are_lost_is_told_once_each():
+    lost = [Died(lost="host a is out of reach"), Died(lost="host b is out of reach")]
+    vector = VerdictVector((lost[0], Returned(1), lost[1], Raised("E", "x"), lost[0], Died(exit_code=1)))
+
+    assert vector.lost == "host a is out of reach; host b is out of reach"
+    assert VerdictVector((Raised("E", "x"), Died(exit_code=1))).lost == ""
+
+
+def test_what_failed_ranks_printed_is_told_once_for_all_that_printed_it():
+    vector = VerdictVector(
+        (
+            Died(exit_code=1, output="\nout of memory\n"),
+            Returned(1),
+            Raised("E", "x", output=" \n"),
+            Stuck(1.0, why="idle", output="step 1\nstep 2"),
+            Died(exit_code=1, output="out of memory"),
+        )
+    )
+
+    assert vector.printed == "ranks 0, 4 printed\n  out of memory\nrank 3 printed\n  step 1\n  step 2"
+    assert VerdictVector((Returned(1), Died(exit_code=1))).printed == ""
+
+
+@pytest.mark.parametrize(
+    ("verdict", "left"),
+    [
+        (Stuck(1.0, why="idle", stack=STACK, output="printed"), STACK),
+        (Stuck(1.0, why="idle", output="printed\n"), "printed"),
+        (Died(exit_code=1, output="printed"), "printed"),
+        (Raised("E", "x", traceback="Traceback: x\n", output="printed"), "Traceback: x"),
+    ],
+)
+def test_an_explanation_ends_with_the_stack_the_traceback_or_else_the_output(verdict, left):
+    text = VerdictVector((Returned(1), verdict)).explain()
+
+    assert text.startswith("rank 1 ")
+    assert text.endswith(f"\n\n{left}")
+    assert VerdictVector((Returned(1),)).explain() == "rank 0  returned"
+
+
+def test_a_message_of_160_characters_fits_into_the_line():
+    def line(length):
+        return VerdictVector((Raised("E", "x" * length),)).describe()
+
+    assert line(160) == f"rank 0  raised    E: {'x' * 160}  <- first failure"
+    assert line(161) == f"rank 0  raised    E: {'x' * 159}…  <- first failure"
+
+
 def test_long_messages_are_cut_in_the_line_only():
     raised = Raised("ValueError", "x" * 1000)
     assert len(VerdictVector((raised,)).describe()) < 250

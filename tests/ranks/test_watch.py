@@ -158,6 +158,15 @@ def test_two_looks_need_some_time_between_them():
     assert len(watched.eyes.asked) == looks + 1
 
 
+def test_half_an_interval_is_time_enough_between_two_looks():
+    watched = Watched()
+    watched.after(0.0625)
+    looks = len(watched.eyes.asked)
+
+    watched.after(0.03125)
+    assert len(watched.eyes.asked) == looks + 1
+
+
 def test_time_in_which_a_rank_waits_for_its_user_does_not_count():
     watched = Watched()
     watched.looking(0.375)
@@ -182,8 +191,10 @@ def test_looks_become_frequent_when_patience_is_short_and_the_limit_near():
     assert near.watch.interval == 0.03125
     near.clock.now += 0.03075
     assert near.watch.interval == 0.001
-    near.clock.now += 1.0
-    assert near.watch.interval == 0.0625  # an answer is on its way
+    over = Watched()
+    for seconds in (100.0, 1.0):
+        over.clock.now += seconds
+        assert over.watch.interval == 0.0625  # an answer is on its way
 
 
 # ------------------------------------------------------------------------------- looks at processes
@@ -202,6 +213,42 @@ def test_what_was_withheld_counts_from_the_first_look(shown, monkeypatch):
     assert eyes.withheld([1, 2]) == 1.0
     shares[10] = None  # it has ended
     assert eyes.withheld([0, 1, 2]) == 1.0
+
+
+@pytest.mark.parametrize("alive", [10, 11, 12])
+def test_ranks_share_the_cores_that_any_of_them_that_lives_may_use(shown, monkeypatch, alive):
+    """Three ranks that had two cores for a second were given half of what they used."""
+
+    def affinity(pid):
+        if pid != alive:
+            raise ProcessLookupError
+        return {0, 1}
+
+    monkeypatch.setattr(watch.os, "sched_getaffinity", affinity, raising=False)
+    monkeypatch.setattr(watch.os, "cpu_count", lambda: 64)
+    shares = dict.fromkeys((10, 11, 12), Share(0.0, 0.0))
+    monkeypatch.setattr(watch, "share", lambda pid: shares[pid])
+    eyes = LocalEyes(PIDS)
+    eyes.progress([0, 1, 2])
+    shares.update({10: Share(2.0, 6.0), 11: Share(3.0, 5.0), 12: Share(3.0, 5.0)})
+
+    assert eyes.withheld([0, 1, 2]) == 8.0 - (2.0 + 3.0 + 3.0) / 2
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(2, 2), (None, 1)])
+def test_where_no_rank_tells_its_cores_those_of_the_machine_count(shown, monkeypatch, counted, cores):
+    def affinity(pid):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(watch.os, "sched_getaffinity", affinity, raising=False)
+    monkeypatch.setattr(watch.os, "cpu_count", lambda: counted)
+    shares = {10: Share(0.0, 0.0), 11: Share(0.0, 0.0), 12: None}
+    monkeypatch.setattr(watch, "share", lambda pid: shares[pid])
+    eyes = LocalEyes(PIDS)
+    eyes.progress([0, 1, 2])
+    shares.update({10: Share(2.0, 6.0), 11: Share(2.0, 6.0)})
+
+    assert eyes.withheld([0, 1, 2]) == 8.0 - 4.0 / cores
 
 
 @pytest.fixture
