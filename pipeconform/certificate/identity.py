@@ -28,6 +28,7 @@ from pipeconform.certificate.fields import is_time
 from pipeconform.certificate.machine import PACKAGES, differences, is_switch
 from pipeconform.certificate.package import Doubt
 from pipeconform.execute.engine import Component
+from pipeconform.plural import plural
 from pipeconform.spec import CertificationLevel
 
 __all__ = ["identity_doubts"]
@@ -134,7 +135,7 @@ def _machines(contents: Contents) -> Iterator[Doubt]:
     if contents.result.environment not in [machine.environment for machine in machines[:1]]:
         yield Doubt(file=ENVIRONMENT, field="environment", text=f"differs from the environment in {RESULT}")
     if len(machines) != max(1, certificate.shards):
-        text = f"{len(machines)} machines, but {CERTIFICATE} says {certificate.shards} shards"
+        text = f"{plural(len(machines), 'machine')}, but {CERTIFICATE} says {plural(certificate.shards, 'shard')}"
         yield Doubt(file=ENVIRONMENT, text=text)
     differ = any(differences(machines[0], machine) for machine in machines[1:])
     if differ and not certificate.mixed_environments:

@@ -177,8 +177,9 @@ def unheld(evidence: Evidence, expected: StepExpected, holders: Iterable[Observa
     evidence.compared()
     seen = {k for one in holders for k in held(shown_step(one, expected.step), m)}
     if len(seen) < m:
-        absent = ", ".join(str(k) for k in range(m) if k not in seen)
-        text = f"no rank says that it holds the results of microbatch {absent}"
+        absent = [str(k) for k in range(m) if k not in seen]
+        which = f"microbatch{'es' * (len(absent) > 1)} {', '.join(absent)}"
+        text = f"no rank says that it holds the results of {which}"
         yield Finding(kind="microbatches missing", message=text, step=expected.step)
 
 

@@ -128,7 +128,7 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: replaced(c, environment=c.environment * 2),
-            "environment.json: 2 machines, but certificate.json says 1 shards",
+            "environment.json: 2 machines, but certificate.json says 1 shard",
         ),
         (
             lambda c: with_result(c, created="yesterday"),

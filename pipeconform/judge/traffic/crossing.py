@@ -137,12 +137,13 @@ def stays_on_one_rank(evidence: Evidence, expected: StepExpected, where: Where) 
             same = ran & where.ranks(s - 1, k) if s else frozenset()
             if len(ran) < 2 and not same:
                 continue
-            ranks = " and ".join(str(members[rank]) for rank in sorted(same or ran))
+            several = " and ".join(str(members[rank]) for rank in sorted(same or ran))
+            ranks = f"rank{'s' * (len(same or ran) > 1)} {several}"
             if same:
                 kind, what = "stays on one rank", f"computes it for stages {s - 1} and {s}"
             else:
                 kind, what = "on several ranks", f"compute it for stage {s}"
-            text = f"microbatch {k} must go from rank to rank with every stage, but rank {ranks} {what}"
+            text = f"microbatch {k} must go from rank to rank with every stage, but {ranks} {what}"
             rank = members[min(same or ran)]
             yield Finding(kind=kind, message=text, step=expected.step, rank=rank, stage=s, microbatch=k)
             return
