@@ -175,6 +175,21 @@ WAITS = {
         Costs(forward=(1.0, 5.0), latency=2.0),
         (12, "1F1 1RECV_F0 1F0"),
     ),
+    "a table without sends pays for their volume, whoever pays": (
+        _table("0F0 0B0", "1F0 1B0"),
+        Costs(latency=0.5, message_bytes=100.0, bandwidth=50.0, overlap=False),
+        (11, "0F0 1F0 1B0 0B0"),
+    ),
+    "of a pair's two parts the one that waits longer holds it up": (
+        _table("0F0 0F1", "1F0 (1F1;1B0)OVERLAP_F_B", "2F0 2B0", placement=(0, 1, 2), m=2),
+        Costs(),
+        (8, "0F0 1F0 2F0 2B0 1F1"),
+    ),
+    "of what ends at once it is what the rank itself did": (
+        _table("1F1 1F0", "0F0", placement=(1, 0), m=2),
+        Costs(),
+        (2, "1F1 1F0"),
+    ),
     "who need not wait follows its own rank": (_table("0F0 0B0", "1F0 1B0"), Costs(), (6, "0F0 1F0 1B0 0B0")),
     "nothing waits on one rank": (
         _table("0F0 1F0 1B0 0B0", placement=(0, 0)),

@@ -315,6 +315,7 @@ def test_ordinary_blocks_become_one_linear_map_and_special_ones_stay() -> None:
     found = _stages(_case(first, second, model={"sequence": 2}))
 
     assert found[0] == ((Linear(), Hooked()), (Linear(),))
+    assert all(Hooked() in blocks or len(blocks) < len(first) for blocks, _ in found)
     assert found[1] == ((Linear(), Hooked()), second)
     assert found[2] == (first, (Linear(),))
 
@@ -364,7 +365,8 @@ def test_a_block_becomes_a_plainer_one(special, plainer) -> None:
 
 
 def test_plain_stages_have_nothing_to_lose() -> None:
-    assert [one for one in fewer_blocks(_case()) if one != _case()] == []
+    assert len(list(fewer_blocks(_case()))) <= 1
+    assert set(fewer_blocks(_case())) <= {_case()}
     assert [*fewer_blocks(_case((Linear(frozen=True),), (Linear(),)))][1:] == [_case()]
 
 
