@@ -246,3 +246,82 @@ def test_traces_show_the_activations_held():
     events = json.loads(to_chrome_trace(simulate(table)))["traceEvents"]
 
     assert [e["args"]["held"] for e in events if e["ph"] == "C" and e["pid"] == 0] == [1, 2, 1, 2, 1, 0]
+
+
+def _events(*ranks, placement=(0, 1), **costs):
+    actions = [[Action.parse(word) for word in words.split()] for words in ranks]
+    table = Table.build(actions, placement=placement, num_microbatches=2)
+    return json.loads(to_chrome_trace(simulate(table, costs=Costs(**costs)), microseconds_per_unit=10.0))[
+        "traceEvents"
+    ]
+
+
+TRANSFERS = ("0UNSHARD 0F0 0SEND_F0", "1RECV_F0 1F0")
+
+
+def test_computations_and_transfers_have_threads_of_their_own_which_have_names():
+    events = _events(*TRANSFERS)
+    rows = {
+        event["name"]: (event["pid"], event["tid"], event["cat"]) for event in events if event["ph"] in "Xi"
+    }
+
+    assert rows == {
+        "0UNSHARD": (0, 0, "computation"),
+        "0F0": (0, 0, "computation"),
+        "0SEND_F0": (0, 1, "communication"),
+        "1RECV_F0": (1, 1, "communication"),
+        "1F0": (1, 0, "computation"),
+    }
+    named = [
+        (event["name"], event["pid"], event["tid"], event["args"]["name"])
+        for event in events
+        if event["ph"] == "M"
+    ]
+    assert named == [
+        ("process_name", 0, 0, "rank 0"),
+        ("thread_name", 0, 1, "communication"),
+        ("process_name", 1, 0, "rank 1"),
+        ("thread_name", 1, 1, "communication"),
+    ]
+
+
+def test_transfers_that_take_no_time_are_instants_and_everything_else_has_a_duration():
+    def shapes(**costs):
+        return {
+            e["name"]: (e["ts"], e.get("dur", e["ph"]))
+            for e in _events(*TRANSFERS, **costs)
+            if e["ph"] in "Xi"
+        }
+
+    assert shapes() == {
+        "0UNSHARD": (0, 0),
+        "0F0": (0, 10),
+        "0SEND_F0": (10, "i"),
+        "1RECV_F0": (0, "i"),
+        "1F0": (10, 10),
+    }
+    assert shapes(message_bytes=2.0, bandwidth=1.0, overlap=False)["0SEND_F0"] == (10, 20)
+
+
+def test_only_what_changes_them_counts_the_activations_held():
+    counted = [
+        e["args"]["held"] for e in _events("0UNSHARD 0F0 0I0 0W0 0F1 0B1", placement=(0,)) if e["ph"] == "C"
+    ]
+
+    assert counted == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("ranks", [TRANSFERS, ("0F0", "1F0")])
+def test_an_arrow_leads_from_the_start_of_a_computation_to_the_start_of_its_user(ranks):
+    arrows = [e for e in _events(*ranks) if e["ph"] in "sf"]
+
+    assert [(e["name"], e["ph"], e["pid"], e["ts"], e.get("bp")) for e in arrows] == [
+        ("0F0 to 1F0", "s", 0, 0, None),
+        ("0F0 to 1F0", "f", 1, 10, "e"),
+    ]
+    assert len({e["id"] for e in arrows}) == 1
+
+
+def test_no_arrow_leads_from_what_was_never_computed():
+    """A wrong table may send what it has not."""
+    assert [e for e in _events("0SEND_F0", "1RECV_F0 1F0") if e["ph"] in "sf"] == []

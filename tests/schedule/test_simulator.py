@@ -298,3 +298,25 @@ def test_kinds_without_time_take_none():
 
     assert simulate(table).makespan == 3
     assert int(Kind.UNSHARD) == table.kinds[0]
+
+
+@pytest.mark.parametrize("name", ["forward", "input_grad", "weight_grad"])
+def test_every_cost_of_a_computation_is_a_number_or_one_for_each_stage(name):
+    assert getattr(Costs(**{name: 0.0}), name) == 0
+    assert getattr(Costs(**{name: [0.0, 2]}), name) == (0, 2)
+    for wrong in (-0.5, float("inf"), [], [1.0, -1.0], [float("nan")]):
+        with pytest.raises(UsageError, match=f"cost {name}=.*expected finite numbers ≥ 0"):
+            Costs(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["latency", "message_bytes", "pair_factor"])
+def test_prices_are_at_least_0(name):
+    assert getattr(Costs(**{name: 0.0}), name) == 0
+    with pytest.raises(UsageError, match="latency, message_bytes and pair_factor must be ≥ 0"):
+        Costs(**{name: -0.5})
+
+
+def test_costs_for_each_stage_are_for_all_of_them():
+    assert simulate(_table("0F0", "1F0"), costs=Costs(forward=(1.0, 2.0))).makespan == 3
+    with pytest.raises(UsageError, match="cost weight_grad is given for 1 stages; the table has 2"):
+        simulate(_table("0F0", "1F0"), costs=Costs(weight_grad=(1.0,)))
