@@ -190,6 +190,21 @@ WAITS = {
         Costs(),
         (2, "1F1 1F0"),
     ),
+    "what a pair at the very beginning makes is there when the pair ends": (
+        _table("(0F1;0B0)OVERLAP_F_B", "1F1", m=2),
+        Costs(),
+        (4, "0B0 1F1"),
+    ),
+    "what is made by the first action of all can be waited for": (
+        _table("1B0", "0B0", placement=(1, 0)),
+        Costs(),
+        (4, "1B0 0B0"),
+    ),
+    "within a rank nothing is sent": (
+        _table("0F0 1F0", placement=(0, 0)),
+        Costs(latency=5.0),
+        (2, "0F0 1F0"),
+    ),
     "who need not wait follows its own rank": (_table("0F0 0B0", "1F0 1B0"), Costs(), (6, "0F0 1F0 1B0 0B0")),
     "nothing waits on one rank": (
         _table("0F0 1F0 1B0 0B0", placement=(0, 0)),
