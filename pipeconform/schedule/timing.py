@@ -84,7 +84,7 @@ def _run(
                 waiting.setdefault(receive if done[source] else source, []).append(rank)
                 break
             ready = end[source] + delay
-            if end[receive] + delay > ready:
+            if end[receive] + delay > ready:  # noqa: PLR1730 - as below
                 ready = end[receive] + delay
             if ready > clock:  # noqa: PLR1730 - max() would cost a tenth of the whole run
                 clock = ready
