@@ -39,6 +39,7 @@ assert TRACING is not None
 assert REPLICATED is not None
 assert CUT is not None
 OPTIONS = REPLICATED.options
+TIES = frozenset({Feature.SHARED_ACROSS_STAGES, Feature.SHARED_ACROSS_RANKS})
 
 
 def _replicated(**changes: object) -> Capabilities:
@@ -48,6 +49,8 @@ def _replicated(**changes: object) -> Capabilities:
 NARROWED: Mapping[str, Capabilities] = {
     "nothing less": ALL,
     **{f"without {one}": replace(ALL, features=ALL.features - {one}) for one in sorted(Feature)},
+    **{f"only {one}": replace(ALL, features=frozenset({one})) for one in sorted(Feature)},
+    "only ties of stages": replace(ALL, features=TIES),
     **{
         f"boundaries with {name} {value}": replace(ALL, boundary=replace(BOUNDARY, **{name: value}))
         for name, value in (
