@@ -45,8 +45,7 @@ def run(index: Index, needed: Needs, costs: Costs) -> Timing:
     duration[first] = 0.0  # the second row of a pair waits for both and has the whole duration
 
     # Rows that neither take time nor wait happen when the row before them ends, so only the others are visited.
-    walked = (duration > 0) | (needed.data >= 0) | (needed.post >= 0)
-    walked |= table.kinds < Kind.SEND_F
+    walked = (duration > 0) | (table.kinds < Kind.SEND_F)  # only computations wait
     rows = np.flatnonzero(walked)
     offsets = np.concatenate(([0], np.cumsum(walked)))[table.offsets]
     before = np.cumsum(walked) - 1
