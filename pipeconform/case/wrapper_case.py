@@ -238,7 +238,7 @@ def _unusual(value: Any) -> Any:
         return [_unusual(one) for one in value]
     if isinstance(value, Strict):
         usual = defaults_of(type(value))
-    elif is_dataclass(value) and not isinstance(value, type):
+    elif is_dataclass(value):
         usual = {field.name: field.default for field in fields(value)}
     else:
         return value

@@ -29,8 +29,6 @@ def shortest_circle(offsets: list[int], one: list[int], two: list[int]) -> list[
         found = _circle_from(origin, edges, stuck, shorter_than=len(best))
         if found:
             best = found
-        if len(best) == 1:
-            break
     return best
 
 

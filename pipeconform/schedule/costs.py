@@ -54,6 +54,11 @@ class Costs:
         """Time units a message occupies a link."""
         return self.message_bytes / self.bandwidth
 
+    def delay(self, table: Table) -> float:
+        """Time units from the end of a send, or of a computation in a table without sends, to its arrival."""
+        in_send = table.has_communication and not self.overlap
+        return self.latency + (0.0 if in_send else self.volume_time)
+
     def durations(self, table: Table) -> npt.NDArray[np.float64]:
         """The duration of every row: computations, and sends where they do not overlap.
 

@@ -50,8 +50,7 @@ def locate(table: Table) -> Index:
     """Index a table; rows with a stage or microbatch out of range are left out."""
     size = table.num_stages * table.num_microbatches
     in_range = (
-        (table.kinds < NUM_INDEXED)
-        & (table.stages < table.num_stages)
+        (table.stages < table.num_stages)
         & (table.microbatches >= 0)
         & (table.microbatches < table.num_microbatches)
     )

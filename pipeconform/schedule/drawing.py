@@ -179,9 +179,7 @@ def _write(line: list[tuple[str, str]], cell: Cell, scale: float) -> None:
     text = cell.label[: max(0, stop - begin)].ljust(stop - begin, "-" if cell.part == 0 else "=")
     if stop - begin > len(cell.label):
         text = text[:-1] + ("|" if cell.part != 1 else "&")
-    for column, character in enumerate(text, begin):
-        if column < len(line):
-            line[column] = (character, _ANSI[cell.kind])
+    line[begin:stop] = [(character, _ANSI[cell.kind]) for character in text]
 
 
 def _join(line: list[tuple[str, str]], *, colour: bool) -> str:

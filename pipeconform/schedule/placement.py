@@ -51,8 +51,8 @@ def stages_of(placement: Sequence[int], *, rank: int) -> tuple[int, ...]:
 
 def name_of(placement: Sequence[int], *, num_ranks: int) -> str:
     """``"loop"``, ``"v"`` or ``"explicit"``; a single lap, which is both, is called ``"loop"``."""
-    per_rank, rest = divmod(len(placement), num_ranks)
-    if rest == 0 and per_rank > 0:
+    per_rank = len(placement) // num_ranks
+    if per_rank > 0:
         if tuple(placement) == loop(num_ranks, stages_per_rank=per_rank):
             return "loop"
         if tuple(placement) == v(num_ranks, stages_per_rank=per_rank):

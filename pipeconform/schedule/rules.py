@@ -124,7 +124,7 @@ def order_between_local_stages(index: Index) -> Iterator[Violation]:
     table = index.table
     backward = np.where(index.all_of(Kind.B) >= 0, index.all_of(Kind.B), index.all_of(Kind.I))
     forward = index.all_of(Kind.F)
-    for stage in range(table.num_stages):
+    for stage in range(table.num_stages - 1):
         if table.has_next(stage) and table.placement[stage] == table.placement[stage + 1]:
             yield from _not_before(index, forward[stage], forward[stage + 1], Rule.ORDER)
             yield from _not_before(index, backward[stage + 1], backward[stage], Rule.ORDER)
@@ -133,7 +133,7 @@ def order_between_local_stages(index: Index) -> Iterator[Violation]:
 def _not_before(index: Index, early: Rows, late: Rows, rule: Rule) -> Iterator[Violation]:
     """Violations where `late` does not come after `early` on the same rank (if both are present)."""
     early, late = early.ravel(), late.ravel()
-    wrong = (early >= 0) & (late >= 0) & (late < early)
+    wrong = (late >= 0) & (late < early)
     wrong[wrong] = index.ranks[early[wrong]] == index.ranks[late[wrong]]
     for before, after in zip(early[wrong].tolist(), late[wrong].tolist(), strict=True):
         message = f"{at(index, after)} comes before {at(index, before)}, whose result it needs"

@@ -116,13 +116,9 @@ class Simulation:
             held = [int(self.needed.data[waiting]), int(self.needed.post[waiting])]
             held = [source for source in held if source >= 0]
             latest = max(held, key=lambda source: self.end[source], default=-1)
-            if latest >= 0 and self.end[latest] + self._delay == begin:
+            if latest >= 0 and self.end[latest] + self.costs.delay(table) == begin:
                 return latest
         return in_rank
-
-    @property
-    def _delay(self) -> float:
-        return self.costs.latency + (self.costs.volume_time if self.costs.overlap else 0.0)
 
 
 def simulate(table: Table, *, costs: Costs = UNIT) -> Simulation:

@@ -43,18 +43,16 @@ def run(index: Index, needed: Needs, costs: Costs) -> Timing:
     first = np.flatnonzero(table.groups == OVERLAP_FIRST)
     duration[first + 1] = (duration[first] + duration[first + 1]) * costs.pair_factor
     duration[first] = 0.0  # the second row of a pair waits for both and has the whole duration
-    delay = costs.latency + (costs.volume_time if costs.overlap else 0.0)
 
     # Rows that neither take time nor wait happen when the row before them ends, so only the others are visited.
-    walked = (duration > 0) | (needed.data >= 0) | (needed.post >= 0)
-    walked |= table.kinds < Kind.SEND_F
+    walked = (duration > 0) | (table.kinds < Kind.SEND_F)  # only computations wait
     rows = np.flatnonzero(walked)
     offsets = np.concatenate(([0], np.cumsum(walked)))[table.offsets]
     before = np.cumsum(walked) - 1
     before[before < np.repeat(offsets[:-1], np.diff(table.offsets))] = -1  # none on its rank
     data, post = (np.where(of[rows] >= 0, before[of[rows]], -1) for of in (needed.data, needed.post))
     started, ended, position = _run(
-        offsets.tolist(), duration[rows].tolist(), data.tolist(), post.tolist(), delay
+        offsets.tolist(), duration[rows].tolist(), data.tolist(), post.tolist(), costs.delay(table)
     )
     end = np.append(ended, 0.0)[before]
     start = end - duration
@@ -85,7 +83,7 @@ def _run(
                 waiting.setdefault(receive if done[source] else source, []).append(rank)
                 break
             ready = end[source] + delay
-            if receive >= 0 and end[receive] + delay > ready:
+            if end[receive] + delay > ready:  # noqa: PLR1730 - as below
                 ready = end[receive] + delay
             if ready > clock:  # noqa: PLR1730 - max() would cost a tenth of the whole run
                 clock = ready

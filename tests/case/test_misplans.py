@@ -8,7 +8,7 @@ from msgspec import structs
 from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
 from pipeconform.case.build.declared import declared_of
-from pipeconform.case.case import Case, Model, Stage, Train, World, decode_case, encode_case
+from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
 from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
@@ -131,3 +131,19 @@ def test_what_cannot_be_wrong_like_that_is_refused(misplan: Misplan, words: str)
 def test_surplus_stages_are_counted() -> None:
     with pytest.raises(BadCaseError, match="need 3"):
         _case(Misplan(how="remainder"), num_stages=2)
+
+
+def test_a_case_with_a_right_plan_is_told_to_every_rank_as_it_is() -> None:
+    case = _case(Misplan(how="schedule")).without_mistakes
+
+    assert [planned_for(case, position) for position in (0, 1, None)] == [case] * 3
+    assert right_cases(case) == (case,)
+
+
+def test_only_what_runs_gets_another_number_of_microbatches() -> None:
+    right = Train(batch_size=6, num_microbatches=2)
+    program = (right, Zero(), Eval(batch_size=6, num_microbatches=2))
+    case = structs.replace(_case(Misplan(how="microbatches", rank=0, number=3)), program=program)
+    told = planned_for(case, 0).program
+
+    assert [getattr(step, "num_microbatches", None) for step in told] == [3, None, 3]

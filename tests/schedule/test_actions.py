@@ -4,6 +4,7 @@ import pytest
 
 from pipeconform.errors import BadTableError
 from pipeconform.schedule import Action, Kind, batch, overlap
+from pipeconform.schedule.actions import composite
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,44 @@ def test_leaves_of_a_pair_are_its_parts():
     forward, backward = Action(3, Kind.F, 2), Action(4, Kind.B, 0)
 
     assert (forward, backward) == overlap(forward, backward).leaves
+
+
+LARGEST = 2**31 - 2
+
+
+@pytest.mark.parametrize(
+    "text", [f"{LARGEST}F{LARGEST}", f"{LARGEST}UNSHARD", f"{'0' * 39}1F0", f"0F{'0' * 39}1"]
+)
+def test_the_largest_numbers_and_many_zeros_can_be_read(text):
+    assert Action.parse(text).leaves
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{LARGEST + 1}F0", f"0F{LARGEST + 1}", f"{LARGEST + 1}UNSHARD", f"{'0' * 40}1F0", f"0F{'0' * 40}1"],
+)
+def test_larger_numbers_are_refused(text):
+    with pytest.raises(BadTableError, match=f"numbers end at {LARGEST}"):
+        Action.parse(text)
+
+
+@pytest.mark.parametrize("text", ["(1F0;2W0)OVERLAP_F_B", "(1F0;2B0;3B0)OVERLAP_F_B", "(1F0;2F0)OVERLAP_F_B"])
+def test_a_pair_is_one_forward_and_one_backward_with_input_gradients(text):
+    with pytest.raises(BadTableError, match="it takes one F, then one B or I"):
+        Action.parse(text)
+
+
+@pytest.mark.parametrize("text", ["(1SEND_F0)BATCH", "(1SEND_F0;1W0)BATCH", "(1UNSHARD;1SEND_F0)BATCH"])
+def test_a_batch_is_two_transfers_or_more(text):
+    with pytest.raises(BadTableError, match="two or more sends and receives"):
+        Action.parse(text)
+
+
+def test_a_batch_may_have_any_number_of_transfers():
+    assert len(Action.parse("(1SEND_F0;1RECV_B0;1SEND_F1)BATCH").leaves) == 3
+
+
+def test_simple_actions_are_made_of_themselves_and_no_other_kind_of_parts():
+    assert Action(2, Kind.F, 0).leaves == (Action(2, Kind.F, 0),)
+    with pytest.raises(BadTableError, match="F is not made of parts"):
+        composite(Kind.F, Action(2, Kind.F, 0))

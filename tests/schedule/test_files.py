@@ -73,6 +73,8 @@ def test_idle_cells_are_dropped():
             "bad.csv, line 1, column 4: 0F9000 names microbatch 9000, but the file has only 3",
         ),
         ("0SEND_F0\n", "no computation from which to infer the placement"),
+        ("0F0,0B0\n2RECV_F0,2F0\n", "bad.csv, line 2, column 2: 2F0, but no rank computes stage 1"),
+        ("0F0,0F1000\n", "bad.csv, line 1, column 2: 0F1000 names microbatch 1000, but the file has only 2"),
     ],
 )
 def test_bad_csv_files_are_answered_with_the_place_and_the_reason(text, words):
@@ -90,6 +92,7 @@ def test_bad_csv_files_are_answered_with_the_place_and_the_reason(text, words):
         ({"placement": [0, 7]}, "bad.json, line 5, column 2: stage 1 is placed on rank 7"),
         ({"num_microbatches": 0}, "bad.json, line 3, column 2: a table needs at least one microbatch"),
         ({"num_microbatches": 10**9}, "bad.json, line 3, column 2: 1000000000 microbatches, but far fewer"),
+        ({"num_microbatches": 1001}, "bad.json, line 3, column 2: 1001 microbatches, but far fewer actions"),
         ({"num_chains": 3}, "bad.json, line 4, column 2: 2 stages cannot form 3 equal chains"),
         (
             {"ranks": ["1F0", "0F0 0Q0"]},
@@ -122,6 +125,42 @@ def test_text_that_is_no_json_is_answered_with_the_place(text, words):
         from_json(text, name="t.json")
 
     assert str(caught.value).startswith(words)
+
+
+def test_a_thousand_microbatches_need_no_actions():
+    document = json.loads(to_json(generate("gpipe", num_ranks=2, num_microbatches=1))) | {
+        "num_microbatches": 1000
+    }
+
+    assert from_json(json.dumps(document)).num_microbatches == 1000
+    assert from_csv("0F999\n").num_microbatches == 1000
+
+
+def test_more_microbatches_need_as_many_actions():
+    text = ",".join(f"0F{k}" for k in range(1100))
+
+    assert from_csv(f"{text}\n").num_microbatches == 1100
+    with pytest.raises(BadTableError, match="names microbatch 1101, but the file has only 1101 actions"):
+        from_csv(f"{text},0F1101\n")
+
+
+def test_the_first_rank_that_computes_a_stage_owns_it():
+    assert from_csv("0F0\n1SEND_F0,2F0\n2B0,1B0\n").placement == (0, 2, 1)
+    assert from_csv("(0F0;1B0)OVERLAP_F_B\n").placement == (0, 0)
+
+
+def test_what_a_csv_file_does_not_say_can_be_told():
+    text = "0F0\n1F0\n"
+
+    assert (from_csv(text).placement, from_csv(text).num_microbatches) == ((0, 1), 1)
+    told = from_csv(text, placement=[1, 0, 1], num_microbatches=7)
+    assert (told.placement, told.num_microbatches) == ((1, 0, 1), 7)
+    with pytest.raises(BadTableError, match=r"t\.csv: stage 0 is placed on rank 2"):
+        from_csv(text, name="t.csv", placement=[2, 0])
+
+
+def test_actions_without_a_microbatch_do_not_count_for_their_number():
+    assert from_csv("0UNSHARD,0F2,0RESHARD\n").num_microbatches == 3
 
 
 CELLS = st.sampled_from(["0F0", "0B0", "1F0", "1B0", "1F3", "0I0", "0W1", "0SEND_F0", "1RECV_F0", "1SEND_B0"])
@@ -207,3 +246,82 @@ def test_traces_show_the_activations_held():
     events = json.loads(to_chrome_trace(simulate(table)))["traceEvents"]
 
     assert [e["args"]["held"] for e in events if e["ph"] == "C" and e["pid"] == 0] == [1, 2, 1, 2, 1, 0]
+
+
+def _events(*ranks, placement=(0, 1), **costs):
+    actions = [[Action.parse(word) for word in words.split()] for words in ranks]
+    table = Table.build(actions, placement=placement, num_microbatches=2)
+    return json.loads(to_chrome_trace(simulate(table, costs=Costs(**costs)), microseconds_per_unit=10.0))[
+        "traceEvents"
+    ]
+
+
+TRANSFERS = ("0UNSHARD 0F0 0SEND_F0", "1RECV_F0 1F0")
+
+
+def test_computations_and_transfers_have_threads_of_their_own_which_have_names():
+    events = _events(*TRANSFERS)
+    rows = {
+        event["name"]: (event["pid"], event["tid"], event["cat"]) for event in events if event["ph"] in "Xi"
+    }
+
+    assert rows == {
+        "0UNSHARD": (0, 0, "computation"),
+        "0F0": (0, 0, "computation"),
+        "0SEND_F0": (0, 1, "communication"),
+        "1RECV_F0": (1, 1, "communication"),
+        "1F0": (1, 0, "computation"),
+    }
+    named = [
+        (event["name"], event["pid"], event["tid"], event["args"]["name"])
+        for event in events
+        if event["ph"] == "M"
+    ]
+    assert named == [
+        ("process_name", 0, 0, "rank 0"),
+        ("thread_name", 0, 1, "communication"),
+        ("process_name", 1, 0, "rank 1"),
+        ("thread_name", 1, 1, "communication"),
+    ]
+
+
+def test_transfers_that_take_no_time_are_instants_and_everything_else_has_a_duration():
+    def shapes(**costs):
+        return {
+            e["name"]: (e["ts"], e.get("dur", e["ph"]))
+            for e in _events(*TRANSFERS, **costs)
+            if e["ph"] in "Xi"
+        }
+
+    assert shapes() == {
+        "0UNSHARD": (0, 0),
+        "0F0": (0, 10),
+        "0SEND_F0": (10, "i"),
+        "1RECV_F0": (0, "i"),
+        "1F0": (10, 10),
+    }
+    assert shapes(message_bytes=2.0, bandwidth=1.0, overlap=False)["0SEND_F0"] == (10, 20)
+
+
+def test_only_what_changes_them_counts_the_activations_held():
+    counted = [
+        e["args"]["held"] for e in _events("0UNSHARD 0F0 0I0 0W0 0F1 0B1", placement=(0,)) if e["ph"] == "C"
+    ]
+
+    assert counted == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("ranks", [TRANSFERS, ("0F0", "1F0")])
+def test_an_arrow_leads_from_the_start_of_a_computation_to_the_start_of_its_user(ranks):
+    arrows = [e for e in _events(*ranks) if e["ph"] in "sf"]
+
+    assert [(e["name"], e["ph"], e["pid"], e["ts"], e.get("bp")) for e in arrows] == [
+        ("0F0 to 1F0", "s", 0, 0, None),
+        ("0F0 to 1F0", "f", 1, 10, "e"),
+    ]
+    assert len({e["id"] for e in arrows}) == 1
+
+
+def test_no_arrow_leads_from_what_was_never_computed():
+    """A wrong table may send what it has not."""
+    assert [e for e in _events("0SEND_F0", "1RECV_F0 1F0") if e["ph"] in "sf"] == []

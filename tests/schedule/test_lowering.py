@@ -144,3 +144,15 @@ def test_what_cannot_be_lowered_is_refused():
         lower(circle)
     with pytest.raises(UsageError, match="above zero"):
         lower(table, costs=Costs(forward=0.0))
+
+
+def test_what_takes_no_time_comes_after_the_transfers_of_its_moment():
+    """What is sent need not wait for parameters that are freed and gathered in the meantime."""
+    ranks = [
+        [Action(0, Kind.F, 0), Action(0, Kind.UNSHARD), Action(0, Kind.RESHARD)],
+        [Action(1, Kind.F, 0)],
+    ]
+    table = Table.build(ranks, placement=(0, 1), num_microbatches=1)
+
+    for receives in ("early", "late"):
+        assert " ".join(map(str, lower(table, receives=receives)[0])) == "0F0 0SEND_F0 0UNSHARD 0RESHARD"

@@ -8,8 +8,19 @@ import pytest
 
 import pipeconform.schedule
 from pipeconform.errors import BadTableError, UnknownNameError, UsageError
-from pipeconform.schedule import Rule, Table, families, generate, lower, read_table, verify_named, write_table
-from pipeconform.schedule.families import Size
+from pipeconform.schedule import (
+    Action,
+    Rule,
+    Table,
+    families,
+    generate,
+    lower,
+    read_table,
+    verify_named,
+    write_table,
+)
+from pipeconform.schedule.families import Size, family
+from pipeconform.schedule.named import differences, too_much_bubble
 from tests.facts import tells
 
 
@@ -78,6 +89,97 @@ def test_a_larger_bubble_than_promised_is_told():
 
     assert tells(found[0], "rank 0", "idles 9", "one_f_one_b", "promises", "(p−1)·(F + B) = 3")
     assert tells(found[0], "F=1", "I=1", "W=1")
+
+
+def test_the_bubble_is_compared_at_all_costs_to_which_the_promise_applies():
+    """1F1B promises (p − 1)·(F + B); computing 3 microbatches one by one on 2 ranks, each idles 3 times that."""
+    words = (["0F0", "0B0", "0F1", "0B1", "0F2", "0B2"], ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"])
+    serial = Table.build(
+        [[Action.parse(word) for word in rank] for rank in words], placement=(0, 1), num_microbatches=3
+    )
+
+    found = verify_named(serial, name="one_f_one_b", per_rule=None)
+
+    assert [v.message.partition("; ")[0] for v in found if v.rule is Rule.BUBBLE] == [
+        f"rank 0 idles {3 * (forward + backward):g} of its makespan"
+        for forward, backward in ((1, 2), (1, 3), (2, 2), (2, 3), (2, 2.5))
+    ]
+
+
+def test_a_promise_that_does_not_apply_is_not_held_against_a_table():
+    """ZB-V promises no bubble if F = I = W, and if there are enough microbatches."""
+    few, enough = (generate("zb_v", num_ranks=3, stages_per_rank=2, num_microbatches=m) for m in (4, 5))
+
+    assert verify_named(few, name="zb_v") == verify_named(enough, name="zb_v") == ()
+    assert list(too_much_bubble(few, family=family("zb_v"), size=Size(3, 2, 5))) != []
+
+
+def test_a_table_that_takes_no_time_idles_for_none():
+    nothing = Table.build([[], []], placement=(0, 1, 1, 0), num_microbatches=3)
+
+    assert list(too_much_bubble(nothing, family=family("zb_v"), size=Size(2, 2, 3))) == []
+
+
+def test_a_table_that_cannot_be_run_is_not_timed():
+    circle = Table.build(
+        [[Action.parse(word) for word in words.split()] for words in ("0B0 0F0", "1F0 1B0")],
+        placement=(0, 1),
+        num_microbatches=1,
+    )
+
+    assert {v.rule for v in verify_named(circle, name="one_f_one_b")} == {
+        Rule.ORDER,
+        Rule.DEADLOCK,
+        Rule.NAMED,
+    }
+
+
+def test_differences_are_told_with_their_rows():
+    expected = Table.build(
+        [[Action.parse(word) for word in words.split()] for words in ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")],
+        placement=(0, 1),
+        num_microbatches=2,
+    )
+
+    def told(*ranks, **options):
+        actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
+        table = Table.build(actions, placement=(0, 1), num_microbatches=2)
+        return [(v.message, v.rows) for v in differences(table, expected=expected, **options)]
+
+    assert told("0UNSHARD 0F0 0F1 0SEND_F1 0B0 0B1", "1F0 1F1 1B0 1B1") == []
+    assert told("0UNSHARD 0F0 0F1 0B1 0B0", "1F0 1F1 1B0") == [
+        ("rank 0, computation 2: 0B1 where 0B0 is due (after 0F0 0F1)", (3,)),
+        ("rank 1, computation 3: nothing where 1B1 is due (after 1F0 1F1 1B0)", ()),
+    ]
+    assert told("0F0 0F1 0B0 0B1 0B1", "1F1 1F0 1B0 1B1") == [
+        ("rank 0, computation 4: 0B1 where nothing is due (after 0F1 0B0 0B1)", (4,)),
+        ("rank 1, computation 0: 1F1 where 1F0 is due", (5,)),
+    ]
+    assert told("0F0 0F1 0B1 0B0", "1F1 1F0 1B1 1B0", free_backward_order=True) == [
+        ("rank 1, computation 0: 1F1 where 1F0 is due", (4,))
+    ]
+    assert told("0F0 0F1 0I0 0B1", "1F0 1F1 1B0 1B1", free_backward_order=True) == [
+        ("rank 0, computation 2: 0I0 where 0B0 is due (after 0F0 0F1)", (2,))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["B", "I", "W"])
+def test_only_backwards_are_free_to_come_in_another_order(kind):
+    def table(*words):
+        return Table.build([[Action.parse(word) for word in words]], placement=(0,), num_microbatches=2)
+
+    one, other = table(f"0{kind}0", f"0{kind}1"), table(f"0{kind}1", f"0{kind}0")
+
+    assert list(differences(one, expected=other, free_backward_order=True)) == []
+    assert len(list(differences(one, expected=other))) == 1
+    forwards = table("0F0", "0F1"), table("0F1", "0F0")
+    assert len(list(differences(forwards[0], expected=forwards[1], free_backward_order=True))) == 1
+
+
+def test_another_number_of_ranks_is_told_and_nothing_else():
+    two, three = (generate("gpipe", num_ranks=p, num_microbatches=1) for p in (2, 3))
+
+    assert [v.message for v in differences(two, expected=three)] == ["it has 2 ranks; 3 are expected"]
 
 
 def test_a_v_schedule_on_a_loop_is_refused():

@@ -139,6 +139,124 @@ def test_costs_for_another_number_of_stages_are_refused():
         simulate(_table(*ONE), costs=Costs(forward=(1.0, 1.0, 1.0)))
 
 
+def _path(simulation):
+    """The critical path in words."""
+    return " ".join(str(simulation.table.action_at(row)) for row in simulation.critical_path())
+
+
+WAITS = {
+    "a pair waits for what its backward needs": (
+        _table("0F0 (0F1;0B0)OVERLAP_F_B", "1F0 1B0", m=2),
+        Costs(),
+        (7, "0F0 1F0 1B0 0F1"),
+    ),
+    "a pair waits for what its forward needs": (
+        _table("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", m=2),
+        Costs(forward=(3.0, 1.0)),
+        (13, "0F0 0F1 1B0 0B0 0B1"),
+    ),
+    "a pair waits for what its rank did before": (
+        _table("0F0 0F1", "1F0 1F2 (1F1;1B0)OVERLAP_F_B", m=3),
+        Costs(forward=(1.0, 4.0)),
+        (15, "0F0 1F0 1F2 1F1"),
+    ),
+    "a transfer takes its latency and its volume": (
+        _table(*ONE),
+        Costs(latency=0.5, message_bytes=100.0, bandwidth=50.0),
+        (11, "0F0 0SEND_F0 1F0 1B0 1SEND_B0 0B0"),
+    ),
+    "a send that occupies its rank is on the path": (
+        _table(*ONE),
+        Costs(latency=0.5, message_bytes=100.0, bandwidth=50.0, overlap=False),
+        (11, "0F0 0SEND_F0 1F0 1B0 1SEND_B0 0B0"),
+    ),
+    "a late receive is on the path": (
+        _table("0F0 0SEND_F0", "1F1 1RECV_F0 1F0", m=2),
+        Costs(forward=(1.0, 5.0), latency=2.0),
+        (12, "1F1 1RECV_F0 1F0"),
+    ),
+    "a table without sends pays for their volume, whoever pays": (
+        _table("0F0 0B0", "1F0 1B0"),
+        Costs(latency=0.5, message_bytes=100.0, bandwidth=50.0, overlap=False),
+        (11, "0F0 1F0 1B0 0B0"),
+    ),
+    "of a pair's two parts the one that waits longer holds it up": (
+        _table("0F0 0F1", "1F0 (1F1;1B0)OVERLAP_F_B", "2F0 2B0", placement=(0, 1, 2), m=2),
+        Costs(),
+        (8, "0F0 1F0 2F0 2B0 1F1"),
+    ),
+    "of what ends at once it is what the rank itself did": (
+        _table("1F1 1F0", "0F0", placement=(1, 0), m=2),
+        Costs(),
+        (2, "1F1 1F0"),
+    ),
+    "what a pair at the very beginning makes is there when the pair ends": (
+        _table("(0F1;0B0)OVERLAP_F_B", "1F1", m=2),
+        Costs(),
+        (4, "0B0 1F1"),
+    ),
+    "what is made by the first action of all can be waited for": (
+        _table("1B0", "0B0", placement=(1, 0)),
+        Costs(),
+        (4, "1B0 0B0"),
+    ),
+    "within a rank nothing is sent": (
+        _table("0F0 1F0", placement=(0, 0)),
+        Costs(latency=5.0),
+        (2, "0F0 1F0"),
+    ),
+    "who need not wait follows its own rank": (_table("0F0 0B0", "1F0 1B0"), Costs(), (6, "0F0 1F0 1B0 0B0")),
+    "nothing waits on one rank": (
+        _table("0F0 1F0 1B0 0B0", placement=(0, 0)),
+        Costs(),
+        (6, "0F0 1F0 1B0 0B0"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("table", "costs", "told"), WAITS.values(), ids=WAITS)
+def test_the_critical_path_names_what_held_each_step_up(table, costs, told):
+    simulation = simulate(table, costs=costs)
+
+    assert (simulation.makespan, _path(simulation)) == told
+
+
+def test_an_empty_table_has_no_critical_path_and_is_never_idle():
+    simulation = simulate(_table("", ""))
+
+    assert simulation.critical_path() == ()
+    assert (simulation.makespan, simulation.busy_fraction) == (0, 1)
+    assert simulation.peak_in_flight_weight.tolist() == [0, 0]
+
+
+def test_a_rank_holds_at_least_nothing():
+    """A wrong table may free what it never made."""
+    simulation = simulate(_table("0B0 0F0", placement=(0,)))
+
+    assert simulation.peak_in_flight_input.tolist() == [0]
+
+
+def test_what_a_rank_does_besides_computing_is_outside_its_span():
+    """Sharding takes no time, and a send after the last computation leaves the rank idle."""
+    table = _table("0UNSHARD 0F0 0SEND_F0 0RESHARD", "1RECV_F0 1F0")
+    simulation = simulate(table, costs=Costs(message_bytes=3.0, bandwidth=1.0, overlap=False))
+
+    assert simulation.makespan == 1 + 3 + 1
+    assert simulation.span.tolist() == simulation.busy.tolist() == [1, 1]
+    assert simulation.span_bubble.tolist() == [0, 0]
+    assert simulation.makespan_bubble.tolist() == [4, 4]
+
+
+def test_where_ranks_stop_is_told_if_they_do_not_wait_in_a_circle():
+    """The deadlock rules leave transfers out that have no partner; nothing comes through them all the same."""
+    ranks = ("0B0 0F0 0SEND_F0 (0SEND_F1;0RECV_B1)BATCH", "1F0 1B0 1SEND_B0", "")
+
+    with pytest.raises(BadTableError) as raised:
+        simulate(_table(*ranks, m=2))
+
+    assert str(raised.value) == "the table cannot be run: rank 0 stops at 0B0; rank 1 stops at 1F0"
+
+
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(
     item=st.sampled_from(families()),
@@ -195,3 +313,25 @@ def test_kinds_without_time_take_none():
 
     assert simulate(table).makespan == 3
     assert int(Kind.UNSHARD) == table.kinds[0]
+
+
+@pytest.mark.parametrize("name", ["forward", "input_grad", "weight_grad"])
+def test_every_cost_of_a_computation_is_a_number_or_one_for_each_stage(name):
+    assert getattr(Costs(**{name: 0.0}), name) == 0
+    assert getattr(Costs(**{name: [0.0, 2]}), name) == (0, 2)
+    for wrong in (-0.5, float("inf"), [], [1.0, -1.0], [float("nan")]):
+        with pytest.raises(UsageError, match=f"cost {name}=.*expected finite numbers ≥ 0"):
+            Costs(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["latency", "message_bytes", "pair_factor"])
+def test_prices_are_at_least_0(name):
+    assert getattr(Costs(**{name: 0.0}), name) == 0
+    with pytest.raises(UsageError, match="latency, message_bytes and pair_factor must be ≥ 0"):
+        Costs(**{name: -0.5})
+
+
+def test_costs_for_each_stage_are_for_all_of_them():
+    assert simulate(_table("0F0", "1F0"), costs=Costs(forward=(1.0, 2.0))).makespan == 3
+    with pytest.raises(UsageError, match="cost weight_grad is given for 1 stages; the table has 2"):
+        simulate(_table("0F0", "1F0"), costs=Costs(weight_grad=(1.0,)))

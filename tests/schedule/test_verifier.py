@@ -255,6 +255,36 @@ def test_a_receive_that_holds_up_what_its_rank_sends_to_another():
     assert tells(third, "rank 1", "1RECV_F1 before 1SEND_F0", "0SEND_F1 is not due", "rank 0")
 
 
+def test_the_first_transfer_of_all_can_hold_others_up():
+    """Rank 0 receives microbatch 0 first, and rank 1 sends it last."""
+    crossed = table("1RECV_F0 1RECV_F1 1F0 1F1", "0F1 0SEND_F1 0F0 0SEND_F0", placement=(1, 0), m=2)
+
+    found = {v.delivery: v.message for v in verify(crossed, forward_only=True)}
+
+    proof = (
+        "rank 0 serves 1RECV_F0 before 1RECV_F1, and 0SEND_F0 is not due on rank 1; "
+        "rank 1 serves 0SEND_F1 before 0SEND_F0, and 1RECV_F1 is not due on rank 0"
+    )
+    assert set(found) == {Delivery.ORDERED, Delivery.COMMUNICATOR}
+    assert all(sorted(told.split("; ")) == sorted(proof.split("; ")) for told in found.values())
+
+
+@pytest.mark.parametrize("name", ["one_f_one_b", "zb_v", "interleaved_one_f_one_b", "gpipe"])
+@pytest.mark.parametrize("damage", [(0, 1), (1, 2), (3, 4)])
+def test_the_numbers_of_ranks_do_not_matter(name, damage):
+    """Two neighbouring actions are exchanged on a rank, and the table is judged with its ranks in either order."""
+    v = 1 if name in ("one_f_one_b", "gpipe") else 2
+    good = lower(generate(name, num_ranks=2, stages_per_rank=v, num_microbatches=4))
+    for rank in range(2):
+        ranks = [list(actions) for actions in good]
+        one, other = damage
+        ranks[rank][one], ranks[rank][other] = ranks[rank][other], ranks[rank][one]
+        right = Table.build(ranks, placement=good.placement, num_microbatches=4)
+        mirrored = Table.build(ranks[::-1], placement=[1 - r for r in good.placement], num_microbatches=4)
+        told = [{(v.rule, v.delivery) for v in verify(judged, per_rule=None)} for judged in (right, mirrored)]
+        assert told[0] == told[1]
+
+
 def test_one_batch_on_either_side_undoes_the_deadlock():
     assert verify(BATCHED) == ()
 

@@ -98,8 +98,6 @@ def batch_for(
     right = data.make_batch(case, step_index, device=device, replica=replica)
     first, last = 0 in owned, case.num_stages - 1 in owned
     told_apart = kwargs != "pipeline" and (case.model.split is None or parts_are_known(case))
-    if first and last and (not told_apart or set(right.kwargs) <= set(owned)):
-        return right
 
     @functools.cache
     def other() -> Batch:

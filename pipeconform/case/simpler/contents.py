@@ -116,11 +116,11 @@ def _usual(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 
 def _entries_less(value: msgspec.Struct) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """The fields that are tuples, each without one of its entries."""
-    for name in defaults_of(type(value)):
-        own = getattr(value, name)
-        if name not in _SIZES and isinstance(own, tuple) and len(own) > 1:
-            for i in range(len(own)):
-                yield name, (*own[:i], *own[i + 1 :])
+    held = {name: getattr(value, name) for name in defaults_of(type(value)) if name not in _SIZES}
+    several = {name: own for name, own in held.items() if isinstance(own, tuple) and len(own) > 1}
+    for name, own in several.items():
+        for i in range(len(own)):
+            yield name, (*own[:i], *own[i + 1 :])
 
 
 def _unclassified(case: Case) -> Iterator[Case]:

@@ -189,7 +189,7 @@ class _Moved:
         source, last = self(one.source), self(one.last)
         if source >= last:
             return None
-        users = tuple(dict.fromkeys(self(s) for s in one.users if self(s) > source))
+        users = tuple(dict.fromkeys(map(self, one.users)))
         return structs.replace(one, source=source, last=last, users=users)
 
     def perturbation(self, one: AnyPerturbation, num_ranks: int) -> AnyPerturbation:

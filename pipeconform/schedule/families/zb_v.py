@@ -65,8 +65,7 @@ def rank_actions(rank: int, size: Size) -> list[Action]:
     for _ in range(p - rank):  # Step 3
         out.write(up, f, i, w)
     while out.peek(up, f) < n:  # Step 4
-        if out.peek(down, f) < n:
-            out.write(down, f)
+        out.write(down, f)
         out.write(down, i, w)
         out.write(up, f, i, w)
     for _ in range(rank):  # Step 5
@@ -75,7 +74,7 @@ def rank_actions(rank: int, size: Size) -> list[Action]:
     for _ in range(p - rank):  # Step 6
         out.write(down, i, w)
     for stage in (up, down):  # Step 7
-        while out.peek(stage, w) < n:
+        for _ in range(out.peek(stage, w), n):
             out.write(stage, w)
     return out.actions
 

@@ -10,7 +10,7 @@ from pipeconform.case.build.data import loaded_state, make_batch
 from pipeconform.case.build.foreign import annotated_for, batch_for, model_for, stage_for, state_for, stranger
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.build.whole import build_whole, split_of
-from pipeconform.case.case import Kwarg, Load, Split, Stage, Train
+from pipeconform.case.case import Kwarg, Load, Model, Split, Stage, Train, World
 from tests.case.build.test_modules import ORDINARY
 from tests.case.examples import small_case, with_model
 
@@ -165,3 +165,73 @@ def test_keyword_arguments_of_the_whole_pipeline_are_right_everywhere() -> None:
     given = batch_for(case, 0, owned={0}, position=0, **{**CLAIMED, "kwargs": "pipeline"})
 
     assert torch.equal(given.kwargs[1]["gain_1"], make_batch(case, 0).kwargs[1]["gain_1"])
+
+
+def test_foreign_parameters_are_of_the_same_magnitude() -> None:
+    """Vectors are drawn with a deviation of 1/2, and maps by how many values they add up."""
+    case = with_model(small_case(), width=400)
+    linear = stage_for(case, 1, owned={0}, position=0).blocks[0]
+
+    assert 0.04 < float(linear.weight.detach().std()) < 0.06
+    assert 0.4 < float(linear.bias.detach().std()) < 0.6
+
+
+def test_foreign_buffers_differ_in_every_element_and_variances_stay_positive() -> None:
+    stage = Stage(blocks=(blocks.Linear(), blocks.BatchNorm()))
+    case = with_model(small_case(), stages=(stage, stage))
+    right, wrong = (
+        dict(one.named_buffers()) for one in (build_stage(case, 1), stage_for(case, 1, owned=(), position=0))
+    )
+
+    assert all(
+        bool((wrong[name] - right[name] >= 0.5).all()) for name in right if right[name].is_floating_point()
+    )
+    assert torch.equal(wrong["blocks.1.norm.num_batches_tracked"], right["blocks.1.norm.num_batches_tracked"])
+
+
+def test_a_map_that_an_owned_part_shares_is_right_and_everything_else_of_a_foreign_part_is_wrong() -> None:
+    stage = Stage(blocks=(blocks.Linear(),))
+    case = with_model(small_case(), stages=(stage, stage), split=Split(tied=True))
+    right, given = (
+        dict(one.named_parameters())
+        for one in (build_whole(case), annotated_for(case, owned={0}, position=0))
+    )
+
+    same = {name: torch.equal(value, given[name]) for name, value in right.items()}
+    assert same == {name: not name.startswith("stages.1.blocks") for name in right}
+
+
+@pytest.mark.parametrize("owned", [{0, 1}, {0}, {1}])
+def test_a_rank_that_owns_both_ends_gets_right_inputs_and_targets_and_arguments_of_its_stages(owned) -> None:
+    case = with_model(small_case(), kwargs=(Kwarg(stage=0), Kwarg(stage=1)))
+    right = make_batch(case, 0)
+    given = batch_for(case, 0, owned=owned, position=0, **CLAIMED)
+
+    told = (given.args[0], given.target, given.kwargs[0]["gain_0"], given.kwargs[1]["gain_1"])
+    true = (right.args[0], right.target, right.kwargs[0]["gain_0"], right.kwargs[1]["gain_1"])
+    assert [torch.equal(one, other) for one, other in zip(told, true, strict=True)] == [
+        0 in owned,
+        1 in owned,
+        0 in owned,
+        1 in owned,
+    ]
+
+
+def test_arguments_of_a_stage_between_are_wrong_on_a_rank_that_owns_both_ends() -> None:
+    stage = Stage(blocks=(blocks.Linear(),))
+    case = small_case(
+        model=Model(width=3, stages=(stage,) * 3, kwargs=(Kwarg(stage=1),)),
+        world=World(size=3, pipeline_ranks=(0, 1, 2)),
+    )
+    given = batch_for(case, 0, owned={0, 2}, position=0, **CLAIMED)
+
+    assert torch.equal(given.args[0], make_batch(case, 0).args[0])
+    assert not torch.equal(given.kwargs[1]["gain_1"], make_batch(case, 0).kwargs[1]["gain_1"])
+
+
+@pytest.mark.parametrize(("by", "right"), [("points", False), ("policy", True)])
+def test_arguments_are_right_everywhere_if_a_front_end_chooses_where_to_cut(by: str, right: bool) -> None:
+    case = with_model(small_case(), split=Split(by=by), kwargs=(Kwarg(stage=1),))
+    given = batch_for(case, 0, owned={0}, position=0, **CLAIMED)
+
+    assert torch.equal(given.kwargs[1]["gain_1"], make_batch(case, 0).kwargs[1]["gain_1"]) is right

@@ -74,3 +74,30 @@ def test_alone_it_is_torchs_batch_norm_and_in_evaluation_too():
 
     assert torch.equal(made(x.reshape(2, 2, WIDTH)), plain(x).reshape(2, 2, WIDTH))
     assert torch.equal(made.eval()(x), plain.eval()(x))
+
+
+def test_replicas_that_have_the_same_rows_change_nothing_but_the_running_variance(monkeypatch):
+    """Two replicas with equal rows have their mean and variance, of twice as many rows."""
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: tensor.mul_(2))
+    x, outer = data(1)
+    alone, together = layer(), layer()
+    synchronise([together, nn.Linear(1, 1)], "a group")
+    expected, found = (computed(made, x, outer) for made in (alone, together))
+    unbiased = (2 * ROWS / (2 * ROWS - 1)) / (ROWS / (ROWS - 1))
+    drawn = (expected["norm.running_var"] - 0.9) * unbiased + 0.9
+
+    torch.testing.assert_close(found.pop("norm.running_var"), drawn)
+    expected.pop("norm.running_var")
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    assert together.over is not None
+    assert copy.deepcopy(together).over is together.over
+
+
+def test_in_evaluation_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: pytest.fail("asked"))
+    made = layer()
+    synchronise([made], "a group")
+    x, _ = data(1)
+
+    assert torch.equal(made.eval()(x), layer().eval()(x))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
 from pipeconform.case.blocks import BatchNorm, Linear
 from pipeconform.case.build import data
 from pipeconform.case.build.modules import build_stage
-from pipeconform.case.build.whole import aliases_of, build_whole, split_of, whole_kwargs
+from pipeconform.case.build.whole import (
+    aliases_of,
+    as_traced,
+    build_whole,
+    cuts_are_known,
+    parts_are_known,
+    split_of,
+    whole_kwargs,
+)
 from pipeconform.case.case import Eval, Kwarg, Split, Stage, Train, Zero
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
@@ -149,8 +158,6 @@ def test_a_case_says_what_it_is_about(case, focus: Focus) -> None:
 
 
 def test_other_batch_sizes_are_about_shapes() -> None:
-    import msgspec
-
     program = (TRAIN, Zero(), Train(batch_size=6, num_microbatches=2))
 
     assert traits(msgspec.structs.replace(_case(), program=program)) == {Focus.WHOLE_SHAPES}
@@ -171,3 +178,172 @@ def test_other_batch_sizes_are_about_shapes() -> None:
 def test_impossible_splits_are_refused(split: dict, words: str) -> None:
     with pytest.raises(BadCaseError, match=words):
         _case(**split)
+
+
+# ------------------------------------------------------------------------------------------ what is known of the cuts
+
+
+@pytest.mark.parametrize(
+    ("split", "cuts", "parts"),
+    [
+        ({}, True, True),
+        ({"by": "points"}, True, True),
+        ({"by": "policy"}, False, False),
+        ({"skip": True}, False, True),
+        ({"by": "points", "wrong": "unknown"}, False, False),
+        ({"wrong": "branch"}, False, False),
+    ],
+)
+def test_whoever_is_told_where_to_cut_makes_these_stages(split: dict, cuts: bool, parts: bool) -> None:
+    case = _case(stages=3, **split)
+
+    assert (cuts_are_known(case), parts_are_known(case)) == (cuts, parts)
+
+
+def test_of_stages_given_one_by_one_nobody_makes_any() -> None:
+    assert (cuts_are_known(small_case()), parts_are_known(small_case())) == (False, False)
+    assert as_traced(small_case()) == small_case()
+
+
+def test_a_traced_case_has_the_shapes_of_the_example_in_every_run() -> None:
+    plain = _case(sequence=2)
+
+    assert as_traced(plain) == plain
+    assert as_traced(_case(sequence=2, longer=True)) == plain
+    assert as_traced(_case(sequence=2, shorter_example=True)) == plain
+
+
+# ------------------------------------------------------------------------------------------ what the model computes
+
+
+def _x(rows: int = 2) -> torch.Tensor:
+    return torch.tensor([[1.0, -2.0, 3.0]] * rows, dtype=torch.float64)
+
+
+def _maps(case) -> list:
+    return [part.blocks[0] for part in build_whole(case).stages]
+
+
+def test_a_skip_connection_adds_half_of_the_first_stages_output_before_the_last_stage_only() -> None:
+    case = _case(stages=4, skip=True)
+    one, two, three, four = _maps(case)
+    first = one(_x())
+
+    assert torch.allclose(build_whole(case)(_x()), four(three(two(first)) + 0.5 * first))
+
+
+def test_a_block_that_is_used_twice_is_the_first_of_its_stage() -> None:
+    case = with_model(
+        _case(reused=True), stages=(Stage(blocks=(Linear(), Linear())), Stage(blocks=(Linear(),)))
+    )
+    (first, second), (last,) = (part.blocks for part in build_whole(case).stages)
+    x = second(first(torch.tanh(first(_x()))))
+
+    assert torch.allclose(build_whole(case)(_x()), last(torch.tanh(last(x))))
+
+
+def test_a_tied_map_ends_the_first_and_the_last_stage() -> None:
+    case = _case(stages=3, tied=True)
+    model = build_whole(case)
+    one, two, three = (part.blocks[0] for part in model.stages)
+    tie = model.stages[0].tie
+
+    assert model.stages[2].tie is tie
+    assert model.stages[1].tie is None
+    assert torch.allclose(model(_x()), tie(three(two(tie(one(_x()))))))
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_code_that_branches_looks_at_the_first_value_after_the_first_stage(positive: bool) -> None:
+    case = _case(stages=3, wrong="branch")
+    one, two, three = _maps(case)
+    x = torch.linalg.solve(
+        one.weight, torch.tensor([2.0 if positive else -2.0, 3.0, 3.0]).double() - one.bias
+    )
+    between = one(x.unsqueeze(0))
+
+    assert bool(between[0, 0] > 0) is positive
+    expected = three(two(torch.tanh(between) if positive else between))
+    assert torch.allclose(build_whole(case)(x.unsqueeze(0)), expected)
+
+
+def test_tensors_and_numbers_scale_the_stage_that_they_are_for() -> None:
+    case = _case(kwargs=(Kwarg(stage=0), Kwarg(stage=1, kind="number")))
+    one, two = _maps(case)
+    gain = torch.tensor([0.5, 1.0], dtype=torch.float64)
+
+    told = build_whole(case)(_x(), gain_0=gain, gain_1=0.25)
+
+    assert torch.allclose(told, two(1.25 * one(_x() * (1 + gain).unsqueeze(-1))))
+
+
+def test_marks_come_between_stages_and_never_after_the_last() -> None:
+    for inside in (True, False):
+        marks: list[str] = []
+        model = build_whole(_case(stages=3, inside=inside), lambda seen=marks: seen.append("mark"))
+        model.stages[2].register_forward_hook(lambda *_, seen=marks: seen.append("last"))
+        model(_x())
+        assert marks == ["mark", "mark", "last"]
+
+
+def test_a_spare_map_is_there_only_to_be_named() -> None:
+    names = dict(build_whole(_case(by="points", wrong="uncalled")).named_modules())
+
+    assert "spare" in names
+    assert "spare" not in dict(build_whole(_case(by="points")).named_modules())
+
+
+# ------------------------------------------------------------------------------------------ the plan
+
+
+@pytest.mark.parametrize("by", ["annotations", "policy", "points"])
+def test_only_points_are_named_and_units_always(by: str) -> None:
+    stages = (Stage(blocks=(Linear(), Linear())), Stage(blocks=(Linear(),)))
+    plan = split_of(with_model(_case(by=by), stages=stages))
+
+    assert plan is not None
+    assert plan.by == by
+    assert [point.module for point in plan.points] == (["stages.1"] if by == "points" else [])
+    assert plan.units == ("stages.0.blocks.0", "stages.0.blocks.1", "stages.1.blocks.0")
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_points_say_whether_they_are_before_or_after_what_they_name(after: bool) -> None:
+    plan = split_of(_case(stages=3, by="points", after=after))
+
+    assert plan is not None
+    assert {point.after for point in plan.points} == {after}
+
+
+def test_the_annotated_model_marks_and_may_be_another_builders() -> None:
+    marks: list[int] = []
+    case = _case(stages=3)
+    plan, other = split_of(case), split_of(case, lambda mark: "another model")
+
+    assert plan is not None
+    assert other is not None
+    plan.annotated(lambda: marks.append(1))(_x())
+    assert len(marks) == 2
+    assert other.annotated(lambda: None) == "another model"
+
+
+def test_the_example_is_of_the_first_run_wherever_it_stands() -> None:
+    case = msgspec.structs.replace(
+        _case(kwargs=(Kwarg(stage=0),)), program=(Zero(), TRAIN, Train(batch_size=6, num_microbatches=2))
+    )
+    plan = split_of(case)
+
+    assert plan is not None
+    (x,), kwargs = plan.example()
+    micro = data.make_batch(case, 1).microbatches[0]
+    assert torch.equal(x, micro.args[0])
+    assert torch.equal(kwargs["gain_0"], micro.kwargs[0]["gain_0"])
+    assert not x.requires_grad
+
+
+def test_names_are_those_of_the_first_place_of_a_tensor_and_buffers_have_some() -> None:
+    stages = (Stage(blocks=(BatchNorm(), Linear())), Stage(blocks=(Linear(),)))
+    aliases = aliases_of(with_model(_case(), stages=stages))
+
+    assert aliases["stages.0.blocks.0.norm.running_mean"] == "stages.0.blocks.0.norm.running_mean"
+    assert all(name == first for name, first in aliases.items())

@@ -9,6 +9,7 @@ import pytest
 
 from pipeconform.adapter import BoundaryClaim, Capabilities
 from pipeconform.case.build.data import boundaries_of
+from pipeconform.case.build.passages import leaving
 from pipeconform.case.case import Case
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed, reachable
@@ -24,6 +25,8 @@ NARROW = {
     "one input": dataclasses.replace(WIDE, inputs=1),
     "two inputs": dataclasses.replace(WIDE, inputs=2),
     "alike": dataclasses.replace(WIDE, differ=False),
+    "two tensors": dataclasses.replace(WIDE, max_tensors=2),
+    "three tensors": dataclasses.replace(WIDE, max_tensors=3),
     "alike, one input": dataclasses.replace(WIDE, inputs=1, differ=False),
 }
 SEEDS = range(4)
@@ -64,6 +67,9 @@ def test_what_is_drawn_crosses_as_claimed(name: str) -> None:
         assert case.model.container in boundary.containers
         assert case.model.num_inputs <= boundary.most_inputs
         assert crosses_as_claimed(case.model, boundary)
+        for s in range(case.num_stages - 1):
+            crossing = 1 + len(case.model.carried) + len(leaving(case.model, s))
+            assert crossing <= boundary.max_tensors, case
 
 
 def test_boundaries_that_are_claimed_alike_have_the_same_shapes_and_dtypes() -> None:

@@ -8,7 +8,7 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import members_within
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.subjects.together import APART, PAIRS, PARTS, RANKS, pairs_in
+from pipeconform.case.draw.subjects.together import APART, PAIRS, PARTS, RANKS, _in_turn, pairs_in
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.claims import Capabilities, ScheduleClaim
@@ -41,6 +41,15 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
     assert len(set(pairs)) == len(pairs)
     assert not set(pairs) & set(APART)
     assert all(APART.values())
+
+
+def test_the_pairs_of_stages_are_all_that_come_in_turn_and_go_together():
+    turns = [frozenset({one.focus, other.focus}) for one, other in _in_turn()]
+
+    assert len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) - 1) // 2
+    assert [pair.foci for pair in PAIRS if pair.focus is Focus.TOGETHER] == [
+        both for both in turns if both not in APART
+    ]
 
 
 def test_neighbours_come_first_and_what_is_compiled_last():
