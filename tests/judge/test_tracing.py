@@ -14,6 +14,7 @@ from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
 from pipeconform.judge import tracing
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.forward import batch_order_is_kept
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Observation, StepShown, Structure
@@ -158,6 +159,20 @@ def test_a_module_that_is_called_twice_may_be_cut_between_its_calls() -> None:
 )
 def test_what_is_said_of_boundaries_is_compared(boundaries: tuple[Known, ...], kind: str) -> None:
     assert _kinds(shapes_are_known(_changed(honest(_case()), 0, boundaries=boundaries))) == [kind]
+
+
+def test_what_is_known_of_every_boundary_counts_as_compared() -> None:
+    """Here there is one; all else that the requirement compares, two other judgements compare, too."""
+
+    def compared(judge, evidence: Evidence) -> int:
+        made = dataclasses.replace(evidence, gauge=Gauge())
+        list(judge(made))
+        return made.gauge.compared
+
+    evidence = dataclasses.replace(honest(_case()), shown=())
+    others = (tracing.stages_equal_the_model, batch_order_is_kept)
+
+    assert compared(shapes_are_known, evidence) == sum(compared(one, evidence) for one in others) + 1
 
 
 def test_a_policy_may_cut_elsewhere_but_knows_the_dtype() -> None:

@@ -114,10 +114,17 @@ def test_a_forward_of_no_known_microbatch_and_one_that_was_not_recorded_tell_non
 def test_what_one_end_cannot_tell_the_other_tells() -> None:
     cargo = Carried(what="input", stage=1, microbatch=2)
     other = Carried(what="output", stage=0, microbatch=1)
-    pairs = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2))]
+    pairs = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2)), ((0, 3), (1, 3))]
 
-    found = shared({(1, 0): cargo, (0, 1): other, (1, 1): cargo}, pairs)
-    assert found == {(0, 0): cargo, (1, 0): cargo, (0, 1): other, (1, 1): cargo}
+    found = shared({(1, 0): cargo, (0, 1): other, (1, 1): cargo, (0, 3): other}, pairs)
+    assert found == {
+        (0, 0): cargo,
+        (1, 0): cargo,
+        (0, 1): other,
+        (1, 1): cargo,
+        (0, 3): other,
+        (1, 3): other,
+    }
 
 
 def test_it_is_said_in_words() -> None:

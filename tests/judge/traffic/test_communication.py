@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from msgspec import structs
 
+from pipeconform.adapter import Placement
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.judge.traffic.communication import needed_between
+from pipeconform.observe.observation import Reference, Structure
 from pipeconform.ranks.operations import Layout
 from tests.judge.executions import evidence
 from tests.judge.recorded import traffic
@@ -117,6 +121,13 @@ def test_a_circle_is_the_finding_s_message() -> None:
     )
 
 
+def test_a_circle_that_needs_no_order_is_told_as_one() -> None:
+    ((kind, message),) = told(gets_through(recorded("S1 R1", "S0 R0")))
+
+    assert kind == "circle"
+    assert message.startswith("when sends wait for their receives no rank makes progress:\n  rank 0 waits for")
+
+
 def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
     found = memory_in_flight_is_left_alone(recorded("S1 r1", "R0 S0", overwritten=(0,)))
 
@@ -183,3 +194,58 @@ def test_a_rank_that_is_no_neighbour_is_called_so() -> None:
         "more bytes than needed",
         "rank 0 sends rank 2 1028 bytes, and rank 2 is no neighbour of rank 0: nothing crosses between their stages",
     )
+
+
+# ---------------------------------------------------------------------------------------------- what is needed
+
+
+def needed(made: Evidence) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    """Bytes and tensors of the only step; every boundary has one float32, which is 4 bytes, per microbatch."""
+    num_bytes, tensors = needed_between(made, made.expected.steps[0])
+    return dict(num_bytes), dict(tensors)
+
+
+def test_in_training_every_boundary_crosses_forwards_and_its_gradient_backwards() -> None:
+    num_bytes, tensors = needed(evidence("", "", "", m=2))
+
+    assert num_bytes == {(0, 1): 8, (1, 0): 8, (1, 2): 8, (2, 1): 8}
+    assert tensors == {(0, 1): 2, (1, 0): 2, (1, 2): 2, (2, 1): 2}
+
+
+def test_in_an_evaluation_nothing_comes_back() -> None:
+    num_bytes, _ = needed(evidence("", "", "", m=2, trains=False))
+
+    assert num_bytes == {(0, 1): 8, (1, 2): 8}
+
+
+def test_integers_and_truth_values_have_no_gradient_and_complex_numbers_have_one() -> None:
+    made = evidence("", "", m=1)
+    for dtype, back in (
+        (torch.int64, {}),
+        (torch.bool, {}),
+        (torch.bfloat16, {(1, 0): 2}),
+        (torch.complex64, {(1, 0): 8}),
+    ):
+        value = (Structure.of(torch.ones(1, dtype=dtype)),)
+        step = structs.replace(made.expected.steps[0], inputs=((value,), (value,)))
+        num_bytes, _ = needed(replace(made, expected=Reference(steps=(step,))))
+
+        assert num_bytes == {(0, 1): dtype.itemsize, **back}
+
+
+def test_between_stages_of_one_rank_nothing_crosses_and_ranks_are_those_of_the_world() -> None:
+    """Stages 0 to 3 on ranks 3, 5, 3, 5 of the world: three boundaries, each of which has a gradient."""
+    made = evidence("", "", m=1, v=2)
+    world = structs.replace(made.case.world, size=6, pipeline_ranks=(3, 5))
+    num_bytes, _ = needed(replace(made, case=structs.replace(made.case, world=world)))
+    assert num_bytes == {(3, 5): 12, (5, 3): 12}
+
+    alone, _ = needed(evidence("", m=1, v=2))
+    assert alone == {}
+
+
+def test_where_both_ranks_own_every_stage_either_may_send_to_the_other() -> None:
+    num_bytes, tensors = needed(evidence("", "", m=1, placement=Placement.MIRROR))
+
+    assert num_bytes == {(0, 1): 8, (1, 0): 8}
+    assert tensors == {(0, 1): 2, (1, 0): 2}

@@ -160,3 +160,7 @@ def test_two_owners_do_not_both_compute_a_microbatch() -> None:
         "on several ranks",
         "microbatch 1 must go from rank to rank with every stage, but rank 0 and 1 compute it for stage 0",
     )
+
+
+def test_a_forward_of_no_known_microbatch_neither_crosses_nor_stays() -> None:
+    assert told(crossed("S1 R1", "R0 S0", ran=("0F0 0B0", "1F0 1F99 1B0"))) == []

@@ -34,6 +34,7 @@ IN_ORDER = {
 }
 ALWAYS = {
     "both wait for their sends": ("S1 R1", "S0 R0"),
+    "both wait for their sends, and one for nothing else": ("S1 R1", "S0 r0"),
     "a ring of sends": ("S1 R2", "S2 R0", "S0 R1"),
     "a receive that is posted after a wait for what comes later": ("R1 S1", "R0 S0"),
 }
