@@ -1,5 +1,7 @@
 """No operation has a larger error than its rule says."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -98,6 +100,7 @@ OPERATIONS = {
     "mse": lambda a, b: F.mse_loss(a * b, b) + F.mse_loss(a, b * 2, reduction="sum"),
     "smooth_l1": lambda a, b: F.smooth_l1_loss(a * b, b) + F.huber_loss(a, b) + F.l1_loss(a * a, b),
     "nll": lambda a, b: F.nll_loss((a * b).log_softmax(1), torch.tensor([0, 1, 2, 3, 3, -100])),
+    "nll_of_one": lambda a, b: F.nll_loss((a * b)[0].log_softmax(0), torch.tensor(2)) + a.sum() * b.sum(),
     "weighted_nll": lambda a, b: F.cross_entropy(
         a * b, torch.tensor([0, 1, 2, 3, 3, 1]), torch.tensor([0.3, 1.0, 2.0, 0.1], dtype=a.dtype)
     ),
@@ -147,3 +150,164 @@ def test_each_operation_errs_by_no_more_than_its_rule_says(name, dtype):
             if dtype != torch.bfloat16:
                 assert bool(allowed.isfinite().all())
                 assert bool((allowed > 0).any())
+
+
+# ------------------------------------------------------------------------------------------------ dimensions
+
+
+def certain_error(operation, values):
+    """The error of an operation on values that were rounded once; without samples, so that it is exact."""
+    with RunningError(samples=0) as analysis:
+        found = operation(values / 3)
+    return analysis.error(found)
+
+
+ALONG = {
+    "sum": lambda x, dim: x.sum(dim),
+    "mean": lambda x, dim: x.mean(dim),
+    "norm": lambda x, dim: torch.linalg.vector_norm(x, dim=dim),
+    "norm_1": lambda x, dim: torch.linalg.vector_norm(x, 1, dim=dim),
+    "norm_inf": lambda x, dim: torch.linalg.vector_norm(x, math.inf, dim=dim),
+    "amax": lambda x, dim: x.amax(dim),
+    "amin": lambda x, dim: x.amin(dim),
+    "max": lambda x, dim: x.max(dim).values,
+    "min": lambda x, dim: x.min(dim).values,
+    "var": lambda x, dim: x.var(dim),
+    "var_0": lambda x, dim: x.var(dim, correction=0),
+    "std": lambda x, dim: x.std(dim),
+    "logsumexp": lambda x, dim: x.logsumexp(dim),
+    "softmax": lambda x, dim: x.softmax(dim),
+    "log_softmax": lambda x, dim: x.log_softmax(dim),
+    "cumsum": lambda x, dim: x.cumsum(dim),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_a_row_errs_as_if_it_were_alone(name):
+    """Along the last dim, the first, or a dim counted from the end: the other rows have no say."""
+    along, x = ALONG[name], torch.randn(4, 5)
+    alone = torch.stack([certain_error(lambda row: along(row, 0), row) for row in x])
+
+    for dim in (1, -1):
+        assert torch.equal(certain_error(lambda t, dim=dim: along(t, dim), x), alone)
+    turned = certain_error(lambda t: along(t, 0), x.T.contiguous())
+    assert torch.equal(turned if turned.ndim == 1 else turned.T, alone)
+
+
+WHOLE = {
+    "sum": lambda x, **dims: x.sum(**dims),
+    "mean": lambda x, **dims: x.mean(**dims),
+    "norm": torch.linalg.vector_norm,
+    "norm_1": lambda x, **dims: torch.linalg.vector_norm(x, 1, **dims),
+    "norm_inf": lambda x, **dims: torch.linalg.vector_norm(x, math.inf, **dims),
+    "amax": lambda x, **dims: x.amax(**dims),
+    "amin": lambda x, **dims: x.amin(**dims),
+    "var": lambda x, **dims: x.var(**dims),
+    "std": lambda x, **dims: x.std(**dims),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_dims_are_one_long_row_and_kept_dims_change_no_error(name):
+    whole, x = WHOLE[name], torch.randn(2, 3, 4)
+    flat = certain_error(lambda t: whole(t.reshape(-1), dim=0), x)
+
+    for dims in ({}, {"dim": (0, 1, 2)}, {"dim": (-1, 0, 1)}):
+        assert torch.allclose(
+            certain_error(lambda t, dims=dims: whole(t, **dims), x), flat, rtol=1e-6, atol=0
+        )
+    two = certain_error(lambda t: whole(t, dim=(0, 2)), x)
+    assert two.shape == (3,)
+    kept = certain_error(lambda t: whole(t, dim=(2, 0), keepdim=True), x)
+    assert kept.shape == (1, 3, 1)
+    assert torch.allclose(kept.flatten(), two, rtol=1e-6, atol=0)
+    for number in range(3):
+        one = certain_error(lambda t: whole(t.reshape(-1), dim=0), x[:, number])
+        assert torch.allclose(two[number], one, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_a_kept_dim_changes_no_error_of_a_largest_or_smallest_element(name):
+    x = torch.randn(4, 5)
+
+    for dim in (0, 1):
+        gone, kept = (
+            certain_error(lambda t, keep=keep, dim=dim: getattr(t, name)(dim, keepdim=keep).values, x)
+            for keep in (False, True)
+        )
+        assert torch.equal(kept, gone.unsqueeze(dim))
+
+
+# ------------------------------------------------------------------------------------------------- decisions
+
+DECIDED = {
+    "floor": (torch.floor, 1.0, 0.4, 1),
+    "ceil": (torch.ceil, 1.0, 0.4, 1),
+    "round": (torch.round, 0.5, 0.4, 1),
+    "trunc": (torch.trunc, -1.0, -0.4, 1),
+    "sign": (lambda x: torch.sign(x - 1), 1.0, 0.4, 2),
+    "sgn": (lambda x: torch.sgn(x - 1), 1.0, 0.4, 2),
+    "divided and rounded down": (lambda x: torch.div(x, 0.5, rounding_mode="floor"), 1.0, 0.4, 1),
+    "divided and rounded to zero": (lambda x: torch.div(x, -0.5, rounding_mode="trunc"), 1.0, 0.4, 1),
+    **{
+        name: (lambda x, name=name: getattr(torch, name)(x, 1.0), 1.0, 0.4, 1)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    },
+    "not": (lambda x: torch.logical_not(x > 1), 1.0, 0.4, 1),
+    "and": (lambda x: (x > 1) & (torch.ones(1) > 0), 1.0, 0.4, 1),
+    "the other one of and": (lambda x: (torch.ones(1) > 0) & (x > 1), 1.0, 0.4, 1),
+    "where": (lambda x: torch.where(x > 1, 10.0, 20.0), 1.0, 0.4, 10),
+    "masked_fill": (lambda x: torch.ones(1).masked_fill(x > 1, 5.0), 1.0, 0.4, 4),
+    "count": (lambda x: (x > 1).sum(), 1.0, 0.4, 1),
+    "the index of the largest": (lambda x: torch.cat([x, torch.ones(1)]).max(0).indices, 1.0, 0.4, math.inf),
+    "the index of the smallest": (lambda x: torch.cat([x, torch.ones(1)]).min(0).indices, 1.0, 1.4, math.inf),
+}
+"""An operation, a value at an edge and one beside, and how far evaluations may be apart at the edge."""
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_a_decision_is_in_doubt_at_its_edge_and_nowhere_else(name):
+    operation, edge, beside, apart = DECIDED[name]
+
+    assert certain_error(lambda x: operation(x * 3), torch.tensor([edge])).item() == pytest.approx(apart)
+    assert certain_error(lambda x: operation(x * 3), torch.tensor([beside])).item() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in DECIDED if not name.startswith("divided")])
+def test_a_decision_about_exact_numbers_is_in_no_doubt(name):
+    operation, edge, *_ = DECIDED[name]
+    with RunningError(samples=0) as analysis:
+        exact = operation(torch.tensor([edge]))
+    assert analysis.error(exact).item() == 0
+
+
+def test_what_is_finite_is_no_nan_and_infinite_in_no_evaluation():
+    for special in (torch.isnan, torch.isinf):
+        assert certain_error(special, torch.tensor([1.0, 2.0])).tolist() == [0, 0]
+
+
+def test_a_number_that_was_rounded_may_be_another_integer():
+    assert certain_error(lambda x: (x * 3).to(torch.int64), torch.tensor([2.0])).item() == pytest.approx(1)
+    with RunningError(samples=0) as analysis:
+        assert analysis.error(torch.tensor([2.0]).to(torch.int64)).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "inside", "at", "beyond"),
+    [
+        ({"min": -1.0, "max": 1.0}, 0.5, 1.0, 2.0),
+        ({"min": -1.0, "max": 1.0}, 0.5, -1.0, -2.0),
+        ({"min": 0.25}, 0.5, 0.25, 0.1),
+        ({"max": 0.25}, 0.1, 0.25, 0.5),
+    ],
+)
+def test_a_limited_value_is_certain_beyond_its_limits_only(limits, inside, at, beyond):
+    def error(value):
+        return certain_error(lambda x: (x * 3).clamp(**limits), torch.tensor([value])).item()
+
+    def unlimited(value):
+        return certain_error(lambda x: x * 3, torch.tensor([value])).item()
+
+    assert error(inside) == pytest.approx(unlimited(inside)) != 0
+    assert error(at) == pytest.approx(unlimited(at)) != 0
+    assert error(beyond) == 0
