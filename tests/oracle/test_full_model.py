@@ -235,3 +235,30 @@ def test_recording_is_no_part_of_the_analysed_computation() -> None:
     assert [step.gradients for step in plain.steps] == [step.gradients for step in bounded.steps]
     assert [step.outputs for step in plain.steps] == [step.outputs for step in bounded.steps]
     assert all(step.gradient_bounds for step in bounded.steps)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_microbatches_are_parts_of_their_batch_or_copies_of_them(copied, monkeypatch) -> None:
+    """What a kernel rounds to may depend on where its input lies in memory, so engines' choice is followed."""
+    batches, places = [], []
+    made = make_batch
+
+    def remembered(*args, **kwargs):
+        batches.append(made(*args, **kwargs))
+        return batches[-1]
+
+    def placed(*args, **kwargs):
+        stage = build_stage(*args, **kwargs)
+        stage.register_forward_pre_hook(
+            lambda _, inputs: places.append(inputs[0].untyped_storage().data_ptr())
+        )
+        return stage
+
+    monkeypatch.setattr("pipeconform.case.build.data.make_batch", remembered)
+    monkeypatch.setattr("pipeconform.oracle.full_model.build_stage", placed)
+    case = small_case(program=(Train(batch_size=4, num_microbatches=2),))
+    found = reference(case, scale=AT_LOSS, copied=copied)
+
+    whole = batches[0].args[0].untyped_storage().data_ptr()
+    assert [place == whole for place in places[::2]] == [not copied] * 2
+    assert found == reference(case, scale=AT_LOSS)
