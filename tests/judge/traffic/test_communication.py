@@ -125,7 +125,9 @@ def test_a_circle_that_needs_no_order_is_told_as_one() -> None:
     ((kind, message),) = told(gets_through(recorded("S1 R1", "S0 R0")))
 
     assert kind == "circle"
-    assert message.startswith("when sends wait for their receives no rank makes progress:\n  rank 0 waits for")
+    assert message.startswith(
+        "when sends wait for their receives no rank makes progress:\n  rank 0 waits for"
+    )
 
 
 def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
