@@ -11,6 +11,7 @@ import torch
 from msgspec import structs
 
 from pipeconform.adapter import Placement
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.traffic.communication import needed_between
@@ -196,6 +197,160 @@ def test_a_rank_that_is_no_neighbour_is_called_so() -> None:
         "more bytes than needed",
         "rank 0 sends rank 2 1028 bytes, and rank 2 is no neighbour of rank 0: nothing crosses between their stages",
     )
+
+
+def with_operations(made: Evidence, rank: int, change: dict[int, dict[str, object]]) -> Evidence:
+    """Some operations of one rank changed, by number."""
+    recorded = made.shown[rank].traffic
+    assert recorded is not None
+    operations = tuple(structs.replace(one, **change.get(one.number, {})) for one in recorded.operations)
+    shown = list(made.shown)
+    shown[rank] = structs.replace(shown[rank], traffic=structs.replace(recorded, operations=operations))
+    return replace(made, shown=tuple(shown))
+
+
+def operations_of(findings: Iterable[Finding]) -> list[tuple[str, int | None, str]]:
+    """The kind, the rank and the number of the operation of each finding."""
+    return [(one.kind, one.rank, one.message.partition("operation ")[2][:1]) for one in findings]
+
+
+def test_everything_that_is_left_over_is_named_on_every_rank() -> None:
+    assert operations_of(matched(recorded("s1 s1", "s0 r2", "r1 r1"))) == [
+        ("send without receive", 0, "0"),
+        ("send without receive", 0, "1"),
+        ("send without receive", 1, "0"),
+        ("receive without send", 1, "1"),
+        ("receive without send", 2, "0"),
+        ("receive without send", 2, "1"),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_message_looks_alike_at_both_ends(number: int) -> None:
+    other = {number: {"tensors": (Layout("int32", (1,), (1,)),)}}
+    found = list(matched(with_operations(recorded("S1 S1 S1", "R0 R0 R0"), 0, other)))
+
+    assert operations_of(found) == [("dtypes differ", 1, str(number))]
+    assert found[0].message == (
+        f"rank 0's send of int32[1] to rank 1, operation {number} is taken by rank 1's receive of float32[1] from "
+        f"rank 0, operation {number}"
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("change", [{"name": "allgather_"}, {"peer": 1}], ids=["another one", "another root"])
+def test_every_collective_is_the_same_on_all_members(number: int, change: dict[str, object]) -> None:
+    found = list(matched(with_operations(recorded("C C C", "C C C"), 1, {number: change})))
+
+    assert operations_of(found) == [("collectives differ", 0, str(number))]
+
+
+def test_members_that_do_not_come_to_the_last_collective_are_named() -> None:
+    (found,) = told(matched(recorded("C C", "C C", "C")))
+
+    assert found[1] == (
+        "members come with rank 0: allreduce of float32[1], operation 1; rank 1: allreduce of float32[1], operation "
+        "1; rank 2: nothing"
+    )
+
+
+def test_messages_collectives_and_what_is_left_over_are_counted() -> None:
+    for texts, number in (
+        (("S1 R1 C", "R0 S0 C"), 3),
+        (("s1", ""), 1),
+        (("r1", ""), 1),
+        (("", ""), 0),
+    ):
+        made = replace(recorded(*texts), gauge=Gauge())
+        list(matched(made))
+
+        assert made.gauge.compared == number
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_uses_the_given_group_and_every_other_group_is_named(rank: int) -> None:
+    made = recorded("S1 S1", "R0 R0", "", members=(0, 1))
+    recorded_there = made.shown[rank].traffic
+    assert recorded_there is not None
+    operations = tuple(
+        structs.replace(one, group=group)
+        for one, group in zip(recorded_there.operations, ("given", "all"), strict=True)
+    )
+    strange = structs.replace(
+        recorded_there, operations=operations, groups={"given": (0, 1), "all": (0, 1, 2)}
+    )
+    shown = list(made.shown)
+    shown[rank] = structs.replace(shown[rank], traffic=strange)
+    found = [one for one in only_the_given_group(replace(made, shown=tuple(shown))) if "group" in one.kind]
+
+    mine = [one for one in found if one.rank == rank]
+    assert operations_of(mine) == [("another group", rank, "1")]
+    assert "uses a group of ranks [0, 1, 2] for its" in mine[0].message
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_memory_of_every_rank_and_operation_is_left_alone_until_its_wait(rank: int) -> None:
+    made = recorded("S1 R1 R1", "R0 S0 S0")
+    there = made.shown[rank].traffic
+    assert there is not None
+    for numbers in ((0,), (0, 2), (1, 2)):
+        shown = list(made.shown)
+        shown[rank] = structs.replace(shown[rank], traffic=structs.replace(there, overwritten=numbers))
+        found = memory_in_flight_is_left_alone(replace(made, shown=tuple(shown)))
+
+        assert operations_of(one for one in found if one.kind == "changed in flight") == [
+            ("changed in flight", rank, str(number)) for number in numbers
+        ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "left"),
+    [
+        (("r1 r1 w0 w1", "S0 S0"), []),
+        (("r1 r1 w1", "S0 S0"), [(0, "0")]),
+        (("r1 r1 w0", "S0 S0"), [(0, "1")]),
+        (("S1", "r0"), [(1, "0")]),
+        (("s1", "R0"), []),
+    ],
+    ids=["none", "the first", "the last", "of the last rank", "a send"],
+)
+def test_every_receive_is_waited_for(texts: tuple[str, ...], left: list[tuple[int, str]]) -> None:
+    found = operations_of(memory_in_flight_is_left_alone(recorded(*texts)))
+
+    assert [(rank, number) for kind, rank, number in found if kind == "receive not waited for"] == left
+
+
+def test_the_memory_of_every_operation_is_counted() -> None:
+    made = replace(recorded("S1 R1", "R0 S0"), gauge=Gauge())
+    list(memory_in_flight_is_left_alone(made))
+
+    assert made.gauge.compared == 4
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_sends_no_more_than_is_needed(rank: int) -> None:
+    many = "S1 " * 258 if rank == 0 else "S0 " * 258
+    made = recorded(*((many, "") if rank == 0 else ("", many)))
+    (found,) = no_more_than_needed(made)
+
+    assert (found.rank, found.step) == (rank, 0)
+
+
+def test_a_neighbour_to_whom_nothing_goes_is_not_said_to_be_none() -> None:
+    """In an evaluation nothing is due to come back; one description is allowed all the same."""
+    shown = evidence("", "", m=1, trains=False)
+    made = replace(
+        shown,
+        shown=tuple(
+            structs.replace(one, traffic=traffic(text, ranks=2))
+            for one, text in zip(shown.shown, ("", "S0 " * 257), strict=True)
+        ),
+    )
+
+    assert [message for _, message in told(no_more_than_needed(made))] == [
+        "rank 1 sends rank 0 1028 bytes; what crosses between their stages in this direction has 0 bytes in 0 "
+        "tensors, which makes 1024 with 1024 for each of them"
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- what is needed
