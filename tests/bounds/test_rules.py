@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pipeconform.bounds.ball import Ball, Sampler, Unit
+from pipeconform.bounds.rules import Call
 from pipeconform.bounds.running_error import RunningError
 
 pytestmark = pytest.mark.usefixtures("reproducible")
@@ -311,3 +313,16 @@ def test_a_limited_value_is_certain_beyond_its_limits_only(limits, inside, at, b
     assert error(inside) == pytest.approx(unlimited(inside)) != 0
     assert error(at) == pytest.approx(unlimited(at)) != 0
     assert error(beyond) == 0
+
+
+def test_a_constant_lies_where_the_results_do(monkeypatch):
+    """On the device of the first output that is there, or on the CPU."""
+    monkeypatch.setattr(Ball, "constant", lambda value, unit, like: like)
+    exact, there = Unit.of(torch.float32, Sampler(0)), torch.ones(2)
+
+    def place(*outputs):
+        return Call("mul", None, {}, outputs, exact, lambda tensor: pytest.fail("a number")).wrap(0.5)
+
+    assert place(there, torch.ones(1)) is there
+    assert place(None, there) is there
+    assert place(None).device.type == "cpu"
