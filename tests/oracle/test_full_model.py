@@ -10,6 +10,7 @@ from pipeconform.case.blocks import BatchNorm, Decoder, Dropout, Head, Linear, M
 from pipeconform.case.build.data import IGNORED, loss_of, make_batch
 from pipeconform.case.build.modules import build_model, build_stage
 from pipeconform.case.case import Eval, Load, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.mistakes import Mistake
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Reference
 from pipeconform.oracle.full_model import Question, answer, reference
@@ -262,3 +263,30 @@ def test_microbatches_are_parts_of_their_batch_or_copies_of_them(copied, monkeyp
     whole = batches[0].args[0].untyped_storage().data_ptr()
     assert [place == whole for place in places[::2]] == [not copied] * 2
     assert found == reference(case, scale=AT_LOSS)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_the_model_itself_makes_the_mistake_of_the_case_in_its_step(stage, early) -> None:
+    """The steps before are as they are without it, and how the model fails is what is told of the rest."""
+    train = Train(batch_size=4, num_microbatches=2)
+    wrong = msgspec.structs.replace(
+        train, mistake=Mistake(where="forward", how="raise", stage=stage, early=early)
+    )
+    found = reference(small_case(program=(train, wrong)), scale=AT_LOSS)
+
+    assert found.failed == "DeliberateError: raised on purpose"
+    assert found.steps == reference(small_case(program=(train,)), scale=AT_LOSS).steps
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_mistake_that_the_model_takes_shows_in_its_outputs(early) -> None:
+    """The last stage hands on float32: a loss can be computed of that, and gradients of the loss."""
+    mistake = Mistake(where="output", how="down", stage=1, early=early)
+    found = reference(
+        small_case(program=(Train(batch_size=4, num_microbatches=2, mistake=mistake),)), scale=AT_LOSS
+    )
+
+    assert found.failed is None
+    assert [one.array.dtype for one in found.steps[0].outputs] == ["float32"] * 2
+    assert all(found.steps[0].gradients[0].values())
