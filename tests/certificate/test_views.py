@@ -130,14 +130,18 @@ def test_a_page_has_the_title_of_every_requirement_of_the_level_and_a_link_to_it
 
 def test_a_page_says_whether_the_level_is_granted_to_whom_and_what_became_of_each_requirement(contents):
     document = page_of(contents)
-    outcomes = {row.one("th").text: row.one("td").text for row in document.all("table")[0].all("tr")[1:]}
+    outcomes = {
+        row.one("th").text: row.one("td").text
+        for table in document.all("table")
+        for row in table.all("tr")[1:]
+    }
 
     assert document.one("title").text == GRANTED
     assert (
         document.one("p", cls="verdict").text == "✓ Certified for level Forward of the standard, version 0.1"
     )
     assert document.one("img").attributes["alt"] == GRANTED
-    assert outcomes["FWD-1 Outputs *"] == "met under GPipe, 1F1B"
+    assert set(outcomes.values()) == {"met under GPipe, 1F1B"}
     facts = dict(
         zip([one.text for one in document.all("dt")], [one.text for one in document.all("dd")], strict=True)
     )

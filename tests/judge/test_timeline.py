@@ -51,6 +51,18 @@ def test_a_dry_run_on_old_values_that_computes_input_gradients_does_not_count():
     assert _words(_run("1F0 1I0 1F0 1F1 1B0 1B1")) == "1F0 1F1 1B0 1B1"
 
 
+def test_of_forwards_that_nobody_uses_the_last_one_counts():
+    """As in an evaluation: what came before it was a dry run."""
+    one = _run("1f0 1f0 1f1")
+
+    assert _words(one) == "1F0 1F1"
+    assert one.probes == (1,)
+
+
+def test_a_forward_that_is_used_counts_and_so_does_another_one_after_it():
+    assert _words(_run("1F0 1B0 1f0 1F1 1B1")) == "1F0 1B0 1F0 1F1 1B1"
+
+
 def test_an_unknown_forward_later_on_is_a_stranger():
     one = _run("1F0 1F99 1F1 1B0 1B1")
 
