@@ -90,6 +90,17 @@ def test_a_sum_that_float32_does_not_hold_is_in_doubt_on_a_rounding_boundary(dty
     assert analysis.error(doubtful).item() == pytest.approx(2 * half)
 
 
+@pytest.mark.parametrize(("pad", "is_held"), [(62.0, True), (63.0, False)])
+def test_sums_of_less_than_two_to_the_23_steps_are_held_by_float32(pad, is_held):
+    """The step is that of 1, 2**-7; with 63, the sizes add up to 2**16, and 32896 is halfway between two numbers."""
+    pairs = [sign * value for value in (16256.0, pad, 1.0) for sign in (1, -1)]
+    numbers = torch.tensor([2.0**15, 2.0**7, *pairs], dtype=torch.bfloat16)
+    with RunningError() as analysis, analysis.rounding_once():
+        total = numbers.sum()
+
+    assert (analysis.error(total).item() == 0) is is_held
+
+
 def test_a_result_that_one_rounding_does_not_give_is_charged_for_every_rounding():
     call = Call(
         name="add",
