@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from pipeconform.bounds.ball import Ball, Sampler, Unit
 from pipeconform.bounds.rules import Call
-from pipeconform.bounds.running_error import RunningError
+from pipeconform.bounds.running_error import RULES, RunningError
 
 pytestmark = pytest.mark.usefixtures("reproducible")
 
@@ -326,3 +326,68 @@ def test_a_constant_lies_where_the_results_do(monkeypatch):
     assert place(there, torch.ones(1)) is there
     assert place(None, there) is there
     assert place(None).device.type == "cpu"
+
+
+# ----------------------------------------------------------------- exactly at an edge, with numbers by hand
+
+
+def recorded(mid, rad, samples=0):
+    """A value and its error as they were recorded, to the last digit."""
+    unit = Unit.of(torch.float64, Sampler(samples))
+    value, error = (torch.tensor([one], dtype=torch.float64) for one in (mid, rad))
+    dev = None if not samples else error * unit.sampler.draw(value)
+    return Ball.recorded(value, error, unit, mass=value.abs(), terms=1, dev=dev)
+
+
+def applied(name, of, **arguments):
+    """A rule on one recorded value."""
+    value = of.mid.clone()
+    call = Call(name, None, {"self": value, **arguments}, [value], of.unit, lambda tensor: of)
+    return RULES[name](call)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "mid", "is_certain"),
+    [
+        ("clamp", {"max": 1.0}, 2.0, False),
+        ("clamp", {"max": 1.0}, 2.0 + 2**-40, True),
+        ("clamp", {"min": 1.0}, 0.0, False),
+        ("clamp", {"min": 1.0}, -(2**-40), True),
+        ("relu", {}, -1.0, False),
+        ("relu", {}, -1.0 - 2**-40, True),
+    ],
+)
+def test_beyond_a_limit_a_value_is_certain_if_no_evaluation_reaches_the_limit(name, limits, mid, is_certain):
+    """Evaluations are up to 2·0.5 away from the recorded one."""
+    found = applied(name, recorded(mid, 0.5), **limits)
+
+    assert found.rad.item() == (0 if is_certain else pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "mid", "is_itself"),
+    [
+        ("clamp", {"min": 0.0, "max": 2.0}, 1.0, True),
+        ("clamp", {"min": 0.0, "max": 2.0}, 1.0 - 2**-40, False),
+        ("clamp", {"min": 0.0, "max": 2.0}, 1.0 + 2**-40, False),
+        ("relu", {}, 1.0, True),
+        ("relu", {}, 1.0 - 2**-40, False),
+        ("abs", {}, 1.0 + 2**-40, True),
+        ("abs", {}, 1.0, False),
+    ],
+)
+def test_inside_its_limits_a_value_is_itself_error_and_all(name, limits, mid, is_itself):
+    """So nothing is left of the error of their difference, as samples of it show; at 0, a size has a kink."""
+    of = recorded(mid, 0.5, samples=64)
+    left = (applied(name, of, **limits) - of).rad.item()
+
+    assert left < 1e-14 if is_itself else left > 0.1
+
+
+@pytest.mark.parametrize(("off", "is_in_doubt"), [(2**-30, True), (2**-29, False)])
+def test_two_values_are_told_apart_that_no_evaluations_bring_together(off, is_in_doubt):
+    """Each difference is up to 0.5 off, and a little for the analysis itself: 2**-30 of it."""
+    of = recorded(1.0 + off, 0.5)
+    found = applied("gt", of, other=0.0)
+
+    assert found.rad.item() == (pytest.approx(1) if is_in_doubt else 0)
