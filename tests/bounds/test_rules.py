@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from pipeconform.bounds.ball import Ball, Sampler, Unit
 from pipeconform.bounds.rules import Call
-from pipeconform.bounds.running_error import RULES, RunningError
+from pipeconform.bounds.running_error import RULES, RunningError, UnknownOperation
 
 pytestmark = pytest.mark.usefixtures("reproducible")
 
@@ -391,3 +391,161 @@ def test_two_values_are_told_apart_that_no_evaluations_bring_together(off, is_in
     found = applied("gt", of, other=0.0)
 
     assert found.rad.item() == (pytest.approx(1) if is_in_doubt else 0)
+
+
+# ------------------------------------------------------------------------------- formulas, worked by hand
+
+U = 2.0**-24
+
+
+def of_exact(operation, *values):
+    """The largest error of an operation on exact numbers."""
+    with RunningError(samples=0) as analysis:
+        found = operation(*values)
+    return analysis.error(found).max().item()
+
+
+@pytest.mark.parametrize(
+    ("factors", "size", "roundings"),
+    [
+        ({}, 4 * 1 + 1, 4 + 1),
+        ({"alpha": 3}, 4 * 3 + 1, 4 + 1 + 2),
+        ({"beta": 0.5}, 4 + 0.5, 4 + 1 + 2),
+        ({"alpha": 3, "beta": 0.5}, 4 * 3 + 0.5, 4 + 1 + 4),
+        ({"beta": 0}, 4, 4 + 1),
+        ({"alpha": -3, "beta": -0.5}, 4 * 3 + 0.5, 4 + 1 + 4),
+    ],
+    ids=lambda value: (
+        ",".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else ""
+    ),
+)
+@pytest.mark.parametrize("name", ["addmm", "addmv", "baddbmm"])
+def test_a_product_that_is_added_is_rounded_for_every_term_and_twice_for_every_factor(
+    name, factors, size, roundings
+):
+    """Four products of ones, and a one to which they are added."""
+    shapes = {
+        "addmm": ((1, 1), (1, 4), (4, 1)),
+        "addmv": ((1,), (1, 4), (4,)),
+        "baddbmm": ((1, 1, 1), (1, 1, 4), (1, 4, 1)),
+    }
+    base, first, second = (torch.ones(shape) for shape in shapes[name])
+
+    assert of_exact(lambda *of: getattr(torch, name)(*of, **factors), base, first, second) == pytest.approx(
+        roundings * size * U, rel=1e-6
+    )
+
+
+def test_what_is_added_to_a_product_adds_its_own_error_times_its_factor():
+    ones = torch.ones(1, 4)
+    exact, inexact, half = (
+        certain_error(
+            lambda base, how=how: torch.addmm(how[0](base), ones, ones.T, beta=how[1]), torch.ones(1, 1)
+        ).item()
+        for how in (
+            (lambda base: torch.ones(1, 1) / 2, 1),
+            (lambda base: base * 1.5, 1),
+            (lambda base: base * 1.5, 0.5),
+        )
+    )
+    own = certain_error(lambda base: base * 1.5, torch.ones(1, 1)).item()
+
+    assert inexact == pytest.approx(exact + own, rel=0.05)
+    assert half < inexact + 8 * U
+
+
+@pytest.mark.parametrize(
+    ("exponent", "roundings", "value"),
+    [(2.0, 6, 9.0), (1.0, 5, 3.0), (3.0, 7, 27.0), (0.5, 4.5, 3**0.5), (-1.0, 5, 1 / 3), (-2.0, 6, 1 / 9)],
+)
+def test_a_power_of_an_exact_number_is_rounded_by_its_kernel_only(exponent, roundings, value):
+    assert of_exact(lambda x: x**exponent, torch.tensor([3.0])) == pytest.approx(
+        roundings * value * U, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("exponent", "slope", "bend"),
+    [(2.0, 6.0, 2.0), (3.0, 27.0, 18.0), (1.5, 2.598, 0.433), (-1.0, 1 / 9, 2 / 27)],
+)
+def test_a_power_of_an_inexact_number_errs_by_slope_and_bend(exponent, slope, bend):
+    """Of 3 ± 0.001: the bend is the second derivative there, or a little beyond."""
+    found = applied("pow", recorded(3.0, 0.001), exponent=exponent)
+    first, second = slope * 0.001, 2 * bend * 0.001**2
+
+    assert found.rad.item() == pytest.approx(first + second, rel=1e-4)
+
+
+def test_a_root_of_what_may_be_zero_errs_by_the_root_of_its_error():
+    assert applied("pow", recorded(0.0, 0.01), exponent=0.5).rad.item() == pytest.approx(0.1, rel=1e-6)
+    assert applied("pow", recorded(0.0, 0.01), exponent=2.0).rad.item() == pytest.approx(
+        4 * 0.01**2, rel=1e-6
+    )
+
+
+def test_a_variance_over_less_terms_than_are_taken_off_is_not_scaled():
+    x = torch.tensor([1.0, 2.0, 4.0])
+    with RunningError(samples=0) as analysis:
+        y = x * 1.5
+        none, one, two = (y.var(0, correction=correction) for correction in (0, 1, 2))
+        standard = y.std(0)
+    biased = analysis.error(none).item()
+
+    assert analysis.error(one).item() == pytest.approx(biased * 3 / 2, rel=0.2)
+    assert analysis.error(two).item() == pytest.approx(biased * 3, rel=0.2)
+    # the root's slope is 1 / (2 * deviation)
+    assert analysis.error(standard).item() == pytest.approx(
+        analysis.error(one).item() / (2 * float(y.std(0))), rel=0.2
+    )
+
+
+@pytest.mark.parametrize("reduction", ["unbiased", "correction"])
+def test_a_variance_says_what_is_taken_off_in_two_ways(reduction):
+    x = torch.randn(2, 5)
+    by_name = {
+        "unbiased": ({"unbiased": True}, {"unbiased": False}),
+        "correction": ({"correction": 1}, {"correction": 0}),
+    }
+    one, none = (certain_error(lambda t, how=how: t.var(1, **how), x) for how in by_name[reduction])
+    usual = certain_error(lambda t: t.var(1), x)
+
+    assert torch.equal(one, usual)
+    assert bool((none < usual).all())
+
+
+def test_factors_of_what_is_added_scale_its_error():
+    x = torch.ones(1)
+    plain, twice, minus, rest = (
+        certain_error(lambda t, alpha=alpha: torch.add(torch.zeros(1), t * 1.5, alpha=alpha), x).item()
+        for alpha in (1, 2, -1, 0.5)
+    )
+    assert minus == pytest.approx(plain)
+    assert twice > 1.9 * plain
+    assert rest < plain
+    reverse = certain_error(lambda t: torch.rsub(t * 1.5, torch.zeros(1), alpha=2), x).item()
+    assert reverse == pytest.approx(twice)
+
+
+def test_a_quotient_that_is_not_rounded_to_an_integer_keeps_its_own_error():
+    assert of_exact(torch.div, torch.tensor([1.0]), torch.tensor([4.0])) == pytest.approx(2 * U / 4, rel=1e-6)
+    assert (
+        of_exact(
+            lambda a, b: torch.div(a, b, rounding_mode="floor"), torch.tensor([1.0]), torch.tensor([4.0])
+        )
+        == 0
+    )
+
+
+def test_exponents_that_are_tensors_must_be_single_exact_numbers():
+    x = torch.tensor([3.0])
+    assert of_exact(lambda x: x ** torch.tensor(2.0), x) == of_exact(lambda x: x**2.0, x)
+    with RunningError(), pytest.raises(UnknownOperation, match="a tensor exponent"):
+        x ** torch.tensor([2.0, 3.0])
+    with RunningError(), pytest.raises(UnknownOperation, match="a tensor exponent"):
+        x ** (torch.tensor(2.0) / 3)
+
+
+@pytest.mark.parametrize("order", [3.0, 0.0, -math.inf])
+def test_norms_without_a_rule_are_refused(order):
+    with RunningError(), pytest.raises(UnknownOperation, match=f"a norm of order {order}"):
+        torch.linalg.vector_norm(torch.ones(3), order)
