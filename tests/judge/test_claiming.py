@@ -78,6 +78,29 @@ def test_the_schedule_that_needs_the_least_is_named():
     assert line("SPL-2", both) == ('in ScheduleClaim(name="B", …): split_backward=True',)
 
 
+@pytest.mark.parametrize("requirement", ["TRN-1", "SPL-1", "ERR-1", "ERR-12", "DPC-1", "DPC-9"])
+def test_an_engine_that_does_not_train_is_to_train_for_what_is_about_training(requirement):
+    """For gradients, for mistakes in a step, and for replicas; outputs do not need it."""
+    claim = ScheduleClaim(name="A", trains=False)
+    only = replace(PLAINEST, schedules=(claim,), features=frozenset({Feature.EVAL}))
+
+    assert any("trains=True" in one for one in line(requirement, only))
+    assert not any("trains=True" in one for one in line("FWD-1", only))
+
+
+def test_an_engine_without_names_is_given_the_family_of_its_name_or_the_plainest():
+    def family(name, placement):
+        given = replace(PLAINEST, schedules=(ScheduleClaim(name=name, placement=placement),))
+        return [
+            one.text for one in additions_for(JUDGEMENTS["SCH-2"], given) if one.text.startswith("family")
+        ]
+
+    assert family("DualPipe", Placement.MIRROR) == ['family="dualpipe"']
+    assert family("something", Placement.MIRROR) == ['family="dualpipe"']
+    assert family("1F1B", Placement.LOOP) == ['family="one_f_one_b"']
+    assert family("something", Placement.LOOP) == ['family="gpipe"']
+
+
 def test_a_schedule_for_one_rank_is_to_have_more():
     alone = replace(PLAINEST, schedules=(ScheduleClaim(name="A", max_ranks=1),))
 

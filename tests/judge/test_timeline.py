@@ -1,12 +1,14 @@
 """The computations that a rank's events show."""
 
+import dataclasses
+
 import msgspec
 import pytest
 import torch
 
 from pipeconform.errors import HarnessError
 from pipeconform.judge.timeline import executed, recogniser
-from pipeconform.observe.observation import Forward, Structure
+from pipeconform.observe.observation import Forward, Reference, Structure
 from tests.judge.executions import evidence, value
 
 
@@ -97,8 +99,6 @@ def test_without_events_there_is_no_verdict():
 
 
 def evidence_with(made, one):
-    import dataclasses
-
     return dataclasses.replace(made, shown=(made.shown[0], one))
 
 
@@ -135,3 +135,12 @@ def test_equal_microbatches_are_taken_in_turn():
     recognise = recogniser(step.inputs)
 
     assert recognise(made.shown[1].steps[0].forwards[0]) == (0, 1)
+
+
+def test_forwards_of_equal_microbatches_are_counted_for_each_in_turn():
+    made = evidence("", "1F0 1B0 1F0 1B0 1F0 1B0", m=3)
+    same = made.expected.steps[0].inputs[1][0]
+    step = msgspec.structs.replace(made.expected.steps[0], inputs=((same,) * 3, (same,) * 3))
+    made = dataclasses.replace(made, expected=Reference(steps=(step,)))
+
+    assert _words(executed(made, 0)[1]) == "1F0 1B0 1F1 1B1 1F2 1B2"

@@ -243,3 +243,17 @@ def test_buffers_are_compared_after_evaluation_too() -> None:
 
     assert _kinds(tracing.stages_equal_the_model(evidence)) == []
     assert _kinds(tracing.stages_equal_the_model(_changed(evidence, 0, steps=steps))) == ["buffer value"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, ""),
+        (1, "'a'"),
+        (3, "'a', 'b', 'c'"),
+        (4, "'a', 'b', 'c' and 1 more"),
+        (6, "'a', 'b', 'c' and 3 more"),
+    ],
+)
+def test_of_many_names_three_are_told_and_how_many_more_there_are(number: int, words: str) -> None:
+    assert tracing.some_of("abcdef"[:number]) == words
