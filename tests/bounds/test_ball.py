@@ -31,6 +31,31 @@ def test_products_of_all_samples_at_once_are_those_of_each_sample(left, right):
     )
 
 
+ONE_BY_ONE = {((3,), (6, 3, 4)), ((2, 3), (6, 3, 4)), ((6, 2, 3), (3,)), ((6, 2, 3), (3, 4))}
+"""Shapes with which samples of the factor that has less dims are multiplied one by one."""
+
+
+@pytest.mark.parametrize(("left", "right"), PRODUCTS, ids=str)
+def test_matrix_products_of_all_samples_are_one_call_where_that_means_the_same(left, right, monkeypatch):
+    calls, product = [], torch.matmul
+
+    def counted(first, second):
+        calls.append(first.shape)
+        return product(first, second)
+
+    monkeypatch.setattr(torch, "matmul", counted)
+    _of_samples(torch.matmul, torch.randn(5, *left), torch.randn(right))
+    of_left = len(calls)
+    _by_samples(torch.matmul, torch.randn(left), torch.randn(5, *right))
+    of_right = len(calls) - of_left
+
+    several = (left, right) in ONE_BY_ONE
+    assert (of_left, of_right) == (
+        5 if several and len(left) < len(right) else 1,
+        5 if several and len(right) < len(left) else 1,
+    )
+
+
 # ------------------------------------------------------------------------- errors by hand, without samples
 
 U = 2.0**-24

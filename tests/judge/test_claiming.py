@@ -111,6 +111,57 @@ def test_a_schedule_for_one_rank_is_to_have_more():
     assert [one.text for one in _possible((PLAINEST.schedules[0], PLAINEST)) if "ranks" in one.text] == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+        ({"split_backward": True}, {"stages_per_rank=(1, 2)"}),
+        (
+            {"split_backward": True, "split_weights": "deferred"},
+            {'split_weights="all"', "stages_per_rank=(1, 2)"},
+        ),
+        ({"split_weights": "deferred"}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+        (
+            {"takes_placement": False},
+            {"split_backward=True", "takes_placement=True", "stages_per_rank=(1, 2)"},
+        ),
+        ({"stages_per_rank": (2,)}, {"split_backward=True"}),
+        ({"stages_per_rank": (1, 2)}, {"split_backward=True"}),
+        ({"max_ranks": 2}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_to_a_schedule_is_added_what_it_does_not_have(fields, texts):
+    claim = ScheduleClaim(name="A", **fields)
+    given = replace(PLAINEST, schedules=(claim,))
+    place = ('ScheduleClaim(name="A", …)',)
+
+    assert {one.text for one in _possible((claim, given)) if one.place == place} == texts
+
+
+def test_features_are_tried_that_the_schedule_does_not_have_if_features_are_asked_for():
+    claim = ScheduleClaim(name="A", lacks=frozenset({Feature.KWARGS}))
+    given = replace(PLAINEST, schedules=(claim,), features=frozenset({Feature.KWARGS, Feature.TOKENS}))
+    texts = [one.text for one in _possible((claim, given))]
+
+    assert "Feature.KWARGS no longer in lacks" in texts
+    assert "Feature.DROPOUT" in texts
+    assert "Feature.TOKENS" not in texts
+    assert not any("Feature" in one.text for one in _possible((claim, given), features=False))
+
+
+def test_sizes_grow_to_the_largest_that_is_drawn_and_not_beyond():
+    def sizes(**fields):
+        claim = ScheduleClaim(name="A", boundary=BoundaryClaim(**fields))
+        possible = _possible((claim, replace(PLAINEST, schedules=(claim,))))
+        return {one.text for one in possible if one.place[0].startswith("Schedule") and "max_" in one.text}
+
+    assert sizes(max_tensors=1, max_ndim=2) == {"max_tensors=4", "max_ndim=3"}
+    assert sizes(max_tensors=3, max_ndim=3) == {"max_tensors=4"}
+    assert sizes(max_tensors=4, max_ndim=2) == {"max_ndim=3"}
+    assert sizes(max_tensors=9, max_ndim=9) == set()
+
+
 def test_features_are_not_tried_with_more_than_one_other_addition(monkeypatch):
     """There are many of them: three at a time would be thousands of tries."""
     tried = []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from pipeconform.adapter import GradientScale
+from pipeconform.adapter import Feature, GradientScale
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
@@ -200,6 +200,24 @@ def test_a_wrong_point_that_is_accepted_is_found(wrong: str) -> None:
     assert _kinds(right_or_refused(evidence)) == [f"{wrong} split point accepted"]
 
 
+@pytest.mark.parametrize(("after", "word"), [(False, "before"), (True, "after")])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("unknown", "names no submodule"),
+        ("uncalled", "names a submodule that is never called"),
+        ("empty", "leaves a stage without any computation"),
+    ],
+)
+def test_what_is_wrong_with_a_split_point_is_told_in_words(
+    after: bool, word: str, wrong: str, words: str
+) -> None:
+    said = tracing.split_mistake(_case(by="points", wrong=wrong, after=after))
+
+    assert said.startswith(f"the split point {word} 'stages.")
+    assert said.endswith(f" {words}")
+
+
 def test_a_branch_that_is_followed_rightly_is_right() -> None:
     assert _kinds(right_or_refused(honest(_case(wrong="branch")))) == []
 
@@ -230,6 +248,36 @@ def test_an_error_about_another_shape_tells_the_two_apart() -> None:
     shorter = msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, split=split))
     assert _kinds(tracing.shapes_are_told_apart(shorter, [right])) == []
     assert _kinds(tracing.shapes_are_told_apart(shorter, [wrong])) == ["shapes exchanged"]
+
+
+def test_every_gradient_of_every_stage_is_compared_and_only_the_first_wrong_one_is_told() -> None:
+    evidence = honest(_case())
+    for rank in (0, 1):
+        for name, value in evidence.shown[rank].steps[0].gradients[rank].items():
+            gradients = {**evidence.shown[rank].steps[0].gradients[rank], name: Array.of(value.tensor() + 1)}
+            (found,) = tracing.stages_equal_the_model(_with_gradients(evidence, rank, gradients))
+
+            assert (found.kind, found.rank, found.stage) == ("gradient value", rank, rank)
+            assert name in found.message
+    both = evidence
+    for rank in (0, 1):
+        doubled = {
+            n: Array.of(v.tensor() * 3) for n, v in evidence.shown[rank].steps[0].gradients[rank].items()
+        }
+        both = _with_gradients(both, rank, doubled)
+    assert len(list(tracing.stages_equal_the_model(both))) == 1
+
+
+def test_buffers_are_not_compared_of_an_engine_that_shows_no_state() -> None:
+    case = with_model(_case(), stages=(Stage(blocks=(BatchNorm(),)), Stage(blocks=(Linear(),))))
+    evidence = honest(case)
+    first, *others = evidence.shown[0].steps
+    silent = _changed(evidence, 0, steps=(msgspec.structs.replace(first, buffers={}), *others))
+    without = dataclasses.replace(CAPABILITIES, features=CAPABILITIES.features - {Feature.STATE})
+
+    assert _kinds(tracing.stages_equal_the_model(silent)) == ["buffer missing"]
+    stateless = dataclasses.replace(silent, capabilities=without)
+    assert _kinds(tracing.stages_equal_the_model(stateless)) == []
 
 
 def test_buffers_are_compared_after_evaluation_too() -> None:
