@@ -225,6 +225,15 @@ def test_rounding_is_never_enormous_and_a_doubled_value_of_three_digits_is(dtype
     assert enormous(array([8.0], torch.float64), array([8.01], torch.float64), scale=8.0)
 
 
+def test_half_of_the_digits_are_lost_from_64_roots_of_the_unit_on():
+    """For float64, 64·√ε is 2**-20 of the largest number; that far is not yet enormous, one step further is."""
+    zero, limit = array([0.0], torch.float64), 2.0**-20
+
+    assert not enormous(zero, array([limit], torch.float64), scale=1.0)
+    assert enormous(zero, array([math.nextafter(limit, 1)], torch.float64), scale=1.0)
+    assert not enormous(zero, array([-0.0], torch.float64), scale=0.0)
+
+
 def test_values_that_are_not_numbers_and_exact_types_differ_enormously_or_not_at_all():
     """NaN against a number, one count against another: no rounding explains it."""
     assert enormous(array([math.nan]), array([1.0]), scale=1.0)

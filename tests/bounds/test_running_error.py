@@ -525,3 +525,142 @@ def test_the_samples_are_the_same_every_time():
 
     assert all(torch.equal(a, b) for a, b in zip(*bounds, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# -- what is followed, and what is refused ----------------------------------------------------------------
+
+
+def test_memory_that_is_viewed_as_another_type_is_exact_or_refused():
+    """Bits of an inexact number say nothing about its error."""
+    x = torch.tensor([1.0, 3.0])
+    with RunningError() as analysis:
+        exact = x.clone()
+        assert float(analysis.error(exact.view(torch.int32)).max()) == 0
+        inexact = x / 3
+        with pytest.raises(UnknownOperation, match=r"viewed with another item size, as torch\.float64"):
+            analysis.error(inexact.view(torch.float64))
+        copied = (x + 0).zero_()
+        assert float(analysis.error(copied.view(torch.float64)).max()) == 0
+
+
+def test_positions_in_doubt_leave_nothing_known_of_what_is_there():
+    """The largest of two equal values may be either, so what is gathered from there may be anything."""
+    x = torch.tensor([0.1, 0.3, 5.0])
+    with RunningError() as analysis:
+        rivals = torch.stack([x[0] * 3, x[1]])  # nearly equal
+        chosen = rivals.max(0).indices.reshape(1)
+        certain = torch.stack([x[0] * 3, x[2]]).max(0).indices.reshape(1)
+        gathered = [x.gather(0, index) for index in (chosen, certain)]
+        picked = [x[index] for index in (chosen, certain)]
+        looked_up = torch.nn.functional.embedding(chosen, x[:, None])
+
+    assert [float(analysis.error(one)) for one in gathered] == [math.inf, 0]
+    assert [float(analysis.error(one)) for one in picked] == [math.inf, 0]
+    assert float(analysis.error(looked_up)) == math.inf
+
+
+def test_random_numbers_are_exact_and_their_parameters_must_be():
+    x = torch.rand(4) / 3
+    with RunningError() as analysis:
+        inexact = x * x
+        assert bool((analysis.error(inexact) > 0).all())
+        inexact.uniform_()
+        assert float(analysis.error(inexact).max()) == 0
+        drawn = torch.bernoulli(x)
+        assert float(analysis.error(drawn).max()) == 0
+        with pytest.raises(UnknownOperation, match="samples with an inexact parameter"):
+            torch.bernoulli(x * x)
+        with pytest.raises(UnknownOperation, match="samples with an inexact parameter"):
+            torch.normal(x * x, 1.0)
+
+
+def test_a_tensor_that_nothing_was_computed_into_is_exact_and_of_any_shape():
+    x = torch.randn(2, 3)
+    with RunningError() as analysis:
+        assert analysis.bound(x).shape == analysis.error(x).shape == (2, 3)
+        product = x * x
+    # two evaluations, each within its error, and a factor that is applied at another place
+    assert bool((analysis.bound(product) > 2 * analysis.error(product)).all())
+    assert bool((analysis.bound(product) < 6 * analysis.error(product)).all())
+
+
+def test_what_is_looked_at_aside_is_no_part_of_the_computation():
+    x = torch.randn(3)
+    with RunningError() as analysis:
+        y = x * x
+        with analysis.aside():
+            seen = y / 3
+            assert torch.linalg.inv(torch.eye(3)).shape == (3, 3)  # which has no rule
+            assert (y * 2).max().item() > 0  # and leaves its tensor
+        z = y / 3
+
+    assert float(analysis.error(seen).max()) == 0
+    assert bool((analysis.error(z) > 0).all())
+
+
+def test_one_rounding_is_claimed_in_its_region_only_also_when_regions_nest_or_fail():
+    numbers = torch.randn(3, 5).bfloat16()
+
+    def certain(analysis):
+        return not analysis.error(numbers[0] + numbers[1] + numbers[2]).any()
+
+    with RunningError() as analysis:
+        assert not certain(analysis)
+        with analysis.rounding_once():
+            with analysis.rounding_once():
+                pass
+            first = numbers[0] + numbers[1]
+            assert not analysis.error(first).any()
+        with pytest.raises(ValueError, match="on purpose"), analysis.rounding_once():
+            raise ValueError("on purpose")
+        assert bool(analysis.error(numbers[0] + numbers[1]).any())
+
+
+def test_a_part_of_a_tensor_keeps_its_error_when_another_part_is_written():
+    x = torch.rand(4) + 1
+    with RunningError(samples=0) as analysis:
+        base = x / 3
+        before = analysis.error(base).clone()
+        base[:2] = 0.5
+        after = analysis.error(base)
+        base[:] = 0.5
+
+    assert after[:2].tolist() == [0, 0]
+    assert torch.equal(after[2:], before[2:])
+    assert analysis.error(base).tolist() == [0] * 4
+
+
+def test_a_storage_that_grows_for_a_result_has_the_errors_of_the_result():
+    x, more = torch.rand(3) + 1, torch.rand(5) + 1
+    with RunningError(samples=0) as analysis:
+        y = x / 3
+        y.resize_(0)
+        torch.mul(more, more, out=y)
+        product = more * more
+
+    assert torch.equal(analysis.error(y), analysis.error(product))
+
+
+def test_several_outputs_have_errors_of_their_own():
+    x = torch.rand(4, 6) + 1
+    with RunningError(samples=0) as analysis:
+        y = x / 3
+        variance, mean = torch.var_mean(y, 1)
+        first, second = y.split([2, 4], 1)
+        values, indices = y.max(1)
+        alone = y.mean(1), y.var(1), y.max(1).values
+
+    for found, expected in zip((mean, variance, values), alone, strict=True):
+        assert torch.equal(analysis.error(found), analysis.error(expected))
+    assert not analysis.error(indices).any()
+    assert torch.equal(torch.cat([analysis.error(first), analysis.error(second)], 1), analysis.error(y))
+
+
+def test_an_argument_may_be_given_by_name_or_left_out():
+    x = torch.randn(3, 3)
+    with RunningError(samples=0) as analysis:
+        y = x / 3
+        plain = analysis.error(torch.add(y, x))
+        for found in (torch.add(y, other=x), torch.add(input=y, other=x, alpha=1), torch.add(y, x, alpha=1)):
+            assert torch.equal(analysis.error(found), plain)
+        assert bool((analysis.error(torch.add(y, x, alpha=3)) > plain).all())

@@ -77,6 +77,30 @@ def test_sums_of_a_few_numbers_are_exact_before_they_are_rounded(dtype):
     assert analysis.error(together).item() == analysis.error(one_by_one).item() == 0
 
 
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_sum_that_float32_does_not_hold_is_in_doubt_on_a_rounding_boundary(dtype):
+    """Halfway between two numbers, where the 1 and −1 that cancel may be lost one by one."""
+    half = torch.finfo(dtype).eps * 2.0**15 / 2
+    held = torch.tensor([2.0**15, half, 0.25, -0.25], dtype=dtype)
+    lost = torch.tensor([2.0**15, half, 2.0**-9, -(2.0**-9)], dtype=dtype)
+    with RunningError() as analysis, analysis.rounding_once():
+        certain, doubtful = held[:2].sum(), lost.sum()
+
+    assert analysis.error(certain).item() == 0
+    assert analysis.error(doubtful).item() == pytest.approx(2 * half)
+
+
+@pytest.mark.parametrize(("pad", "is_held"), [(62.0, True), (63.0, False)])
+def test_sums_of_less_than_two_to_the_23_steps_are_held_by_float32(pad, is_held):
+    """The step is that of 1, 2**-7; with 63, the sizes add up to 2**16, and 32896 is halfway between two numbers."""
+    pairs = [sign * value for value in (16256.0, pad, 1.0) for sign in (1, -1)]
+    numbers = torch.tensor([2.0**15, 2.0**7, *pairs], dtype=torch.bfloat16)
+    with RunningError() as analysis, analysis.rounding_once():
+        total = numbers.sum()
+
+    assert (analysis.error(total).item() == 0) is is_held
+
+
 def test_a_result_that_one_rounding_does_not_give_is_charged_for_every_rounding():
     call = Call(
         name="add",

@@ -1,10 +1,13 @@
 """As many cases are drawn as it takes to meet every size that a level demands, and the same for everybody."""
 
 import msgspec
+import pytest
 
 from pipeconform.adapter import Capabilities, MicrobatchRule, ScheduleClaim
 from pipeconform.certificate.drawing import num_draws
+from pipeconform.errors import TooLargeError
 from pipeconform.spec import certification_level
+from pipeconform.wrapper import WrapperClaims
 
 GPIPE = Capabilities(schedules=(ScheduleClaim(name="GPipe"),))
 
@@ -34,3 +37,25 @@ def test_a_size_that_cannot_be_drawn_does_not_run_for_ever():
     )
 
     assert num_draws(level(draws=2, examples=2000), rare) == 8
+
+
+def test_as_many_cases_are_drawn_as_are_allowed_and_not_one_more(monkeypatch):
+    """The number is in the message; claims that are drawn from once need no more than it."""
+    most = "pipeconform.certificate.drawing.MOST_DRAWN"
+    asked = level(draws=60)
+    monkeypatch.setattr(most, 0)
+    with pytest.raises(TooLargeError) as caught:
+        num_draws(asked, GPIPE)
+    number = int(str(caught.value).partition(" ")[0])
+
+    monkeypatch.setattr(most, number)
+    assert num_draws(asked, GPIPE) == 60
+    monkeypatch.setattr(most, number - 1)
+    with pytest.raises(
+        TooLargeError, match=f"^{number} cases would have to be drawn .* the limit is {number - 1}"
+    ):
+        num_draws(asked, GPIPE)
+
+
+def test_claims_of_a_wrapper_have_their_cases_in_the_standard():
+    assert num_draws(level(), WrapperClaims()) is None

@@ -97,3 +97,56 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, manifest):
     with pytest.raises(BadPackageError, match=r"one.zip: manifest.json: ") as caught:
         read_package(tmp_path / "one.zip")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("_MOST_BYTES", "bytes; a package has at most"),
+        ("_MOST_FILES", "2 files; a package has at most 1"),
+        ("_MOST_DIRECTORY", "a directory of .* bytes; at most"),
+    ],
+)
+def test_what_is_one_larger_than_allowed_is_refused_and_what_is_as_large_is_not(
+    tmp_path, monkeypatch, limit, words
+):
+    path = archive(tmp_path, data=b"x" * 100)
+    whole = path.read_bytes()
+    directory = struct.unpack("<L", whole[-10:-6])[0]
+    size = {"_MOST_BYTES": len(whole), "_MOST_FILES": 2, "_MOST_DIRECTORY": directory}[limit]
+
+    monkeypatch.setattr(f"pipeconform.certificate.package.{limit}", size)
+    with pytest.raises(BadPackageError, match="not a manifest"):
+        read_package(path)  # it has come to the manifest, which is empty
+    monkeypatch.setattr(f"pipeconform.certificate.package.{limit}", size - 1)
+    with pytest.raises(BadPackageError, match=words):
+        read_package(path)
+
+
+def test_all_files_together_unpack_to_as_much_as_is_allowed(tmp_path, monkeypatch):
+    path = archive(tmp_path, first=b"x" * 1000, second=b"x" * 1000)
+    assert len(path.read_bytes()) < 1000
+
+    monkeypatch.setattr("pipeconform.certificate.package._MOST_BYTES", 2002)
+    with pytest.raises(BadPackageError, match="not a manifest"):
+        read_package(path)
+    monkeypatch.setattr("pipeconform.certificate.package._MOST_BYTES", 2001)
+    with pytest.raises(BadPackageError, match="MiB of contents"):
+        read_package(path)
+
+
+@pytest.mark.parametrize("size", [0, 21])
+def test_what_is_shorter_than_the_end_of_an_archive_is_truncated(tmp_path, size):
+    path = archive(tmp_path)
+    path.write_bytes(path.read_bytes()[-22:][:size])
+    with pytest.raises(BadPackageError, match=rf"no package at all: {size} bytes; 'pipeconform certify'"):
+        read_package(path)
+
+
+def test_an_encrypted_file_is_not_read(tmp_path):
+    path = archive(tmp_path, data=b"x")
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(BadPackageError, match="data is packed by method 8 or encrypted"):
+        read_package(path)

@@ -41,3 +41,35 @@ def test_differences_name_the_fields_on_both_floors(environment):
 
     assert differences(one, one) == ()
     assert differences(one, other) == ("memory", "environment.torch")
+
+
+@pytest.mark.parametrize(
+    ("lines", "processor"),
+    [
+        (["model name\t: A 1 GHz", "model name\t: B"], "A 1 GHz"),
+        (["processor\t: 0", "vendor_id\t: it", "model name\t: A: b"], "A: b"),
+        (["Processor\t: another kind of list"], "a processor"),
+        ([], "a processor"),
+    ],
+    ids=["the first", "the last line", "no such line", "no list"],
+)
+def test_a_processor_has_its_model_s_name_or_what_python_knows(environment, monkeypatch, lines, processor):
+    monkeypatch.setattr("pipeconform.certificate.machine._lines", lambda path: list(lines))
+    monkeypatch.setattr(platform, "processor", lambda: "a processor")
+
+    assert machine_environment(environment).processor == processor
+
+
+def test_where_python_does_not_know_the_processor_either_its_kind_is_told(environment, monkeypatch):
+    monkeypatch.setattr("pipeconform.certificate.machine._lines", lambda path: [])
+    monkeypatch.setattr(platform, "processor", lambda: "")
+
+    found = machine_environment(environment)
+    assert found.processor == platform.machine()
+    assert found.drivers == ()
+
+
+def test_the_driver_s_version_is_the_first_line_about_it(environment, monkeypatch):
+    monkeypatch.setattr("pipeconform.certificate.machine._lines", lambda path: ["570.1", "built somewhere"])
+
+    assert machine_environment(environment).drivers == ("570.1",)

@@ -2,16 +2,17 @@
 
 import dataclasses
 import random
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.options import Options
-from pipeconform.campaign.rejudge import Question, rejudge
+from pipeconform.campaign.rejudge import Again, Question, rejudge
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import list_of
-from pipeconform.certificate.rerun import sample
+from pipeconform.certificate.rerun import rerun, sample
 from pipeconform.spec import certification_level
 from tests.certificate.conftest import violated
 
@@ -105,3 +106,93 @@ def test_a_canary_that_sings_no_more_is_told(monkeypatch):
 
     assert not canary.detected
     assert any(text.startswith("failed: ") for text in canary.shown)
+
+
+# ------------------------------------------------------------------ without executing anything
+
+
+@pytest.fixture
+def again(make, contents, monkeypatch):
+    """The doubts of a rerun on an implementation that is there, and shows something."""
+
+    def doubts(shown=(), *, engine=None, **fields):
+        question = Question(requirement="FWD-1", variant="default", case=make.case())
+        here = msgspec.structs.replace(contents.result.implementation, **fields)
+        engine = contents.certificate.engine if engine is None else engine
+        module = "pipeconform.certificate.rerun"
+        monkeypatch.setattr(f"{module}.campaign_of", lambda options: nullcontext("campaign"))
+        monkeypatch.setattr(f"{module}.implementation_of", lambda campaign: here)
+        monkeypatch.setattr(f"{module}.engine_in", lambda campaign: engine)
+        monkeypatch.setattr(
+            f"{module}.rejudge",
+            lambda questions, *, options: [
+                Again(question=one, shown=(frozenset(shown),)) for one in questions
+            ],
+        )
+        options = Options(implementation="mine.py:MyAdapter")
+        return [str(doubt) for doubt in rerun([question], contents, options=options)], question.case.digest
+
+    return doubts
+
+
+def test_the_same_implementation_that_shows_nothing_is_in_no_doubt(again):
+    assert again()[0] == []
+
+
+@pytest.mark.parametrize("field", ["name", "version", "source_digest"])
+def test_another_implementation_is_told_by_what_differs(again, contents, field):
+    said = getattr(contents.result.implementation, field)
+
+    assert again(**{field: "other"})[0] == [
+        f"result.json: implementation.{field}: {said!r}, but mine.py:MyAdapter is 'other'"
+    ]
+
+
+@pytest.mark.parametrize(("field", "what"), [("capabilities", "claims"), ("errors", "promises")])
+def test_other_claims_and_promises_are_told_and_their_order_in_the_file_is_not(again, contents, field, what):
+    said = getattr(contents.result.implementation, field)
+
+    assert again(**{field: dict(reversed(said.items()))})[0] == []
+    assert again(**{field: {**said, "more": 1}})[0] == [
+        f"result.json: implementation.{field}: mine.py:MyAdapter {what} something else"
+    ]
+
+
+def test_files_behind_the_adapter_are_told_that_are_new_gone_or_others(again, contents):
+    mine, torch = contents.certificate.engine
+    new = msgspec.structs.replace(mine, name="another", digest="3" * 64)
+    other = msgspec.structs.replace(torch, digest="4" * 64, version="2.0")
+    told = "certificate.json: engine: "
+
+    assert again(engine=(mine,))[0] == [
+        f"{told}torch has the digest 222222222222 {torch.version}, here it is not used"
+    ]
+    assert again(engine=(new, mine, torch))[0] == [f"{told}another is not named, here it has 333333333333"]
+    assert again(engine=(mine, other))[0] == [
+        f"{told}torch has the digest 222222222222 {torch.version}, here it has 444444444444 2.0"
+    ]
+    assert again(engine=())[0] == [
+        f"{told}mine has the digest 111111111111, here it is not used",
+        f"{told}torch has the digest 222222222222 {torch.version}, here it is not used",
+    ]
+
+
+def test_a_case_that_was_met_and_now_shows_something_is_told_with_all_that_it_shows(again):
+    doubts, digest = again({("hung", "hang"), ("failed", "output value")})
+
+    shown = "failed: output value, hung: hang"
+    assert doubts == [
+        f"result.json: cells.status: FWD-1 under GPipe, case {digest} passed, now shows {shown}"
+    ]
+
+
+def test_no_more_judgements_are_sampled_than_there_are_and_each_once(contents, expected):
+    number = sum(len(cell.digests) for cell in expected.cells)
+
+    for asked, found in ((0, 0), (1, 1), (number, number), (number + 1, number)):
+        drawn = sample(expected, contents, asked, rng=random.Random(0))
+        assert len(drawn) == found
+        assert (
+            len({(one.requirement, one.variant, one.case.digest, one.case.schedule) for one in drawn})
+            == found
+        )

@@ -1,12 +1,13 @@
 """A signature is of one file, by one key, in minisign's format."""
 
+import base64
 import shutil
 import subprocess
 
 import pytest
 
 from pipeconform.certificate.signature import public_key_of, sign, verify_signature
-from pipeconform.errors import BadPackageError
+from pipeconform.errors import BadPackageError, UsageError
 
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
@@ -119,3 +120,100 @@ def test_minisign_itself_accepts_the_signature(signed):
     file, _, public = signed
 
     assert subprocess.run(["minisign", "-V", "-q", "-p", public, "-m", file], check=False).returncode == 0
+
+
+def _reencoded(line, change):
+    return base64.b64encode(change(base64.b64decode(line))).decode()
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (1, lambda data: b"Ed" + data[2:]),
+        (1, lambda data: data[:-1]),
+        (1, lambda data: data + b"x"),
+        (3, lambda data: data[:-1]),
+        (3, lambda data: data + b"x"),
+    ],
+    ids=["of the file itself", "shorter", "longer", "the whole's shorter", "the whole's longer"],
+)
+def test_a_signature_is_of_a_hashed_file_and_as_long_as_one(signed, number, change):
+    file, beside, public = signed
+    lines = beside.read_text().splitlines()
+    lines[number] = _reencoded(lines[number], change)
+    beside.write_text("\n".join(lines) + "\n")
+
+    with pytest.raises(BadPackageError, match="not a minisign signature of a hashed file"):
+        verify_signature(file, public_key=public)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: b"ED" + data[2:], lambda data: data[:-1], lambda data: data + b"x"]
+)
+def test_a_public_key_has_its_mark_and_length(signed, change):
+    file, _, public = signed
+    comment, key = public.read_text().splitlines()
+    public.write_text(f"{comment}\n{_reencoded(key, change)}\n")
+
+    with pytest.raises(BadPackageError, match="not a minisign public key"):
+        verify_signature(file, public_key=public)
+
+
+def test_comments_and_blank_lines_around_a_public_key_and_after_a_signature_are_nothing(signed):
+    file, beside, public = signed
+    comment, key = public.read_text().splitlines()
+    public.write_text(f"\n{comment}\n\n{key}\nuntrusted comment: more\n")
+    beside.write_text(beside.read_text() + "\n")
+
+    assert verify_signature(file, public_key=public)
+    public.write_text(f"{comment}\n")
+    with pytest.raises(BadPackageError, match="not a minisign public key"):
+        verify_signature(file, public_key=public)
+
+
+def test_a_signature_without_a_trusted_comment_is_none(signed):
+    file, beside, public = signed
+    beside.write_text(beside.read_text().replace("\ntrusted comment: ", "\nuntrusted comment: "))
+
+    with pytest.raises(BadPackageError, match="not a minisign signature"):
+        verify_signature(file, public_key=public)
+
+
+def test_what_is_not_text_is_damaged(signed):
+    file, beside, public = signed
+    beside.write_bytes(b"\xff\xfe\n")
+
+    with pytest.raises(BadPackageError, match="damaged: not text"):
+        verify_signature(file, public_key=public)
+
+
+def test_a_comment_of_several_lines_is_written_in_one(signed, key):
+    file, _, _ = signed
+    private, public = key("another")
+    beside = sign(file, key=private, comment="one\ntwo")
+
+    assert beside.read_text().splitlines()[2] == "trusted comment: one two"
+    assert verify_signature(file, public_key=public)
+
+
+def test_a_signature_that_cannot_be_written_is_told(key, tmp_path):
+    file = tmp_path / "package.zip"
+    file.write_bytes(b"contents")
+    (tmp_path / "package.zip.minisig").mkdir()
+
+    with pytest.raises(BadPackageError, match=r"cannot write .*package.zip.minisig"):
+        sign(file, key=key()[0], comment="")
+
+
+def test_without_the_extra_it_is_named(signed, key, monkeypatch):
+    file, _, public = signed
+    private, _ = key("another")
+    monkeypatch.setattr("pipeconform.certificate.signature._INSTALLED", False)
+
+    for ask in (
+        lambda: sign(file, key=private, comment=""),
+        lambda: verify_signature(file, public_key=public),
+        lambda: public_key_of(private),
+    ):
+        with pytest.raises(UsageError, match=r"signatures need the extra 'sign'"):
+            ask()

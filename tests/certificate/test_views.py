@@ -16,7 +16,7 @@ from pipeconform.certificate.contents import BADGE, PAGE, digest_of
 from pipeconform.certificate.package import write_package
 from pipeconform.certificate.packing import packed, views
 from pipeconform.report.result import write_result
-from pipeconform.spec import certification_level, mandatory
+from pipeconform.spec import certification_level, core_requirements, mandatory
 from tests.certificate.conftest import violated
 from tests.facts import tells
 from tests.report.conftest import make
@@ -131,19 +131,138 @@ def test_a_page_has_the_title_of_every_requirement_of_the_level_and_a_link_to_it
 
 def test_a_page_says_whether_the_level_is_granted_to_whom_and_what_became_of_each_requirement(contents):
     document = page_of(contents)
-    outcomes = {row.one("th").text: row.one("td").text for row in document.all("table")[0].all("tr")[1:]}
+    outcomes = {
+        row.one("th").text: row.one("td").text
+        for table in document.all("table")
+        for row in table.all("tr")[1:]
+    }
 
     assert document.one("title").text == GRANTED
     assert (
         document.one("p", cls="verdict").text == "✓ Certified for level Forward of the standard, version 0.1"
     )
     assert document.one("img").attributes["alt"] == GRANTED
-    assert outcomes["FWD-1 Outputs *"] == "met under GPipe, 1F1B"
+    assert set(outcomes.values()) == {"met under GPipe, 1F1B"}
     facts = dict(
         zip([one.text for one in document.all("dt")], [one.text for one in document.all("dd")], strict=True)
     )
     assert facts["Schedules"] == "GPipe, 1F1B"
     assert facts["Engine"].startswith("mine (3 files, 111111111111), torch 2.13.0")
+
+
+def facts_of(contents):
+    document = page_of(contents)
+    return [
+        (name.text, value.text) for name, value in zip(document.all("dt"), document.all("dd"), strict=True)
+    ]
+
+
+def test_a_page_says_what_was_judged_by_what_and_when(contents):
+    certificate, result = contents.certificate, contents.result
+    canaries = (msgspec.structs.replace(contents.canaries[0], detected=False), *contents.canaries[1:])
+    made = msgspec.structs.replace(
+        contents,
+        canaries=canaries,
+        certificate=replaced(contents, created="2026-01-02T03:04:05+00:00", weakening=("it lacks this",)),
+    )
+    number = len(canaries)
+
+    assert facts_of(made) == [
+        ("Implementation", "toy GPipe 1.0"),
+        ("Adapter", f"mine.py:MyAdapter, SHA-256 {certificate.source_digest}"),
+        ("Engine", dict(facts_of(contents))["Engine"]),
+        ("Schedules", "GPipe, 1F1B"),
+        ("Claim that weakens the judgement", "it lacks this"),
+        ("Standard", "0.1, level forward"),
+        ("Made", "2026-01-02 03:04:05 UTC"),
+        ("Made with", f"pipeconform {certificate.product_version}, torch {result.environment.torch}"),
+        ("Judged", f"{len(contents.cases)} cases on up to 4 ranks, drawn from seed 0"),
+        ("Canaries", f"{number - 1} of {number} wrong implementations detected"),
+        ("Run", "a" * 32),
+    ]
+
+
+@pytest.mark.parametrize(("mixed", "words"), [(False, "2"), (True, "2, in different environments")])
+def test_a_page_says_of_how_many_shards_a_package_is_made(contents, mixed, words):
+    certificate = replaced(contents, shards=2, mixed_environments=mixed, run_ids=("a" * 32, "b" * 32))
+    facts = dict(facts_of(msgspec.structs.replace(contents, certificate=certificate)))
+
+    assert facts["Shards"] == words
+    assert facts["Run"] == f"{'a' * 32}, {'b' * 32}"
+    assert "Shards" not in dict(facts_of(contents))
+
+
+def with_outcomes(contents, *outcomes, requirement="FWD-1"):
+    """One requirement's cells replaced by others: schedule and status."""
+    first = contents.result.cells[0]
+    others = [one for one in contents.result.cells if one.requirement != requirement]
+    cells = [
+        msgspec.structs.replace(first, requirement=requirement, schedule=schedule, status=status)
+        for schedule, status in outcomes
+    ]
+    result = msgspec.structs.replace(contents.result, cells=(*cells, *others))
+    return msgspec.structs.replace(contents, result=result)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([("A", "passed"), ("B", "passed")], ["met under A, B"]),
+        ([(name, "passed") for name in "ABCD"], ["met under A, B, C, D"]),
+        ([(name, "passed") for name in "ABCDE"], ["met under all 5 schedules"]),
+        ([("A", "passed"), ("A", "passed")], ["met under A"]),
+        ([("A", "failed"), ("B", "passed")], ["failed under A", "met under B"]),
+        (
+            [*((name, "passed") for name in "ABCDE"), ("F", "not_claimed")],
+            ["met under A, B, C, D, E", "not claimed under F"],
+        ),
+        ([("A", "not_claimed"), ("B", "not_claimed")], ["not claimed"]),
+        ([("A", "nothing_compared")], ["nothing compared under A"]),
+        ([("A", "skipped")], ["skipped under A"]),
+        ([], ["not judged here"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) and value and isinstance(value[0], tuple) else str(value),
+)
+def test_a_page_says_under_which_schedules_a_requirement_became_what(contents, outcomes, words):
+    document = page_of(with_outcomes(contents, *outcomes))
+    row = next(
+        row for row in document.all("table")[0].all("tr")[1:] if row.one("th").text.startswith("FWD-1 ")
+    )
+
+    assert [one.text for one in row.all("span")] == words
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "counts"),
+    [
+        ([("A", "passed")], "{total} requirements; {total} met."),
+        (
+            [("A", "passed"), ("B", "not_claimed"), ("C", "failed")],
+            "{total} requirements; {others} met; 1 not met.",
+        ),
+        ([("A", "passed"), ("B", "not_claimed")], "{total} requirements; {total} met."),
+        ([("A", "skipped")], "{total} requirements; {others} met; 1 not claimed, or not judged here."),
+        ([], "{total} requirements; {others} met; 1 not claimed, or not judged here."),
+    ],
+    ids=["met", "violated somewhere", "claimed somewhere", "skipped", "not judged"],
+)
+def test_a_page_counts_requirements_by_the_worst_that_became_of_them(contents, outcomes, counts):
+    total = len(mandatory(certification_level("forward")))
+    text = page_of(with_outcomes(contents, *outcomes)).one("body").text
+
+    assert counts.format(total=total, others=total - 1) in " ".join(text.split())
+
+
+def test_a_page_marks_what_cannot_be_left_unclaimed(contents):
+    level = certification_level("forward")
+    marked = {
+        row.one("th").text.split()[0]
+        for table in page_of(contents).all("table")
+        for row in table.all("tr")[1:]
+        if row.one("th").text.endswith(" *")
+    }
+
+    assert marked == set(core_requirements(level)) < {row.id for row in mandatory(level)}
 
 
 def test_a_refused_package_s_page_has_the_reasons_and_the_causes(make, contents):

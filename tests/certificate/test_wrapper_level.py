@@ -83,6 +83,28 @@ def test_numbers_of_replicas_that_are_claimed_must_be_judged(make) -> None:
     assert tells(reason, "nothing", "replicas")
 
 
+@pytest.mark.parametrize(
+    ("most", "judged", "absent"),
+    [(3, (1, 2), "3"), (2, (1,), "2"), (2, (1, 2), None), (1, (1,), None), (3, (1, 2, 3), None)],
+)
+def test_as_many_replicas_are_judged_as_are_claimed(
+    make, most: int, judged: tuple[int, ...], absent: str | None
+) -> None:
+    result = deserving(make)
+    claims = msgspec.to_builtins(WrapperClaims(max_ranks=most), order="deterministic")
+    made = make.changed(
+        result,
+        implementation=make.changed(result.implementation, capabilities=claims),
+        cells=tuple(
+            make.changed(cell, counts=dict.fromkeys((f"p={p},v=1" for p in judged), 1))
+            for cell in result.cells
+        ),
+    )
+    told = () if absent is None else (f"nothing was judged on {absent} replicas",)
+
+    assert reasons_against(LEVEL, made) == told
+
+
 def test_a_fault_of_a_wrapper_is_tried_on_real_ranks() -> None:
     (fault,) = [one for one in faults_of(["DPW-1"]) if one.reference.endswith(":Summed")]
     (canary,) = run_canaries([fault], options=Options(implementation="reference-wrapper"))

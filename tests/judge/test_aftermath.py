@@ -100,6 +100,73 @@ def test_where_an_error_is_promised_no_error_is_a_finding():
     assert found.finding.message.endswith("no rank raised; promised: ValueError")
 
 
+@pytest.mark.parametrize("number", [*range(1, 8), 10])
+def test_every_requirement_about_mistakes_finds_one_that_is_accepted_and_a_rank_that_dies(number):
+    judged = JUDGEMENTS[f"ERR-{number}"].aftermath
+    kind = CASE.program[0].mistake.kind
+    promising = dataclasses.replace(
+        _aftermath(Returned(None), Returned(None)),
+        errors=ErrorContract(promises={kind: ("ValueError",)}),
+        evidence=RIGHT,
+    )
+
+    assert [one.finding.kind for one in judged(promising)] == [f"{kind}: accepted"]
+    assert [one.status for one in judged(_aftermath(Returned(None), Died(signal="SIGABRT")))] == [
+        Status.CRASHED
+    ]
+
+
+# ---------------------------------------------------------------------------- whoever is left, and new pipelines
+
+BAD = {1: Failed(type="ValueError", message="bad", step=0)}
+
+
+def test_only_hangs_and_errors_count_where_nobody_may_wait_for_who_failed():
+    lonely = JUDGEMENTS["ERR-14"].aftermath
+
+    assert [one.status for one in lonely(_aftermath(Stuck(0.2, "waits"), Returned(None), failed=BAD))] == [
+        Status.HUNG
+    ]
+    assert list(lonely(_aftermath(Died(exit_code=3), Returned(None)))) == []
+
+
+def test_that_nobody_waits_shows_only_where_somebody_failed_and_that_nobody_dies_always():
+    for identifier, failed, number in (
+        ("ERR-14", {}, 0),
+        ("ERR-14", BAD, 2),
+        ("ERR-13", {}, 2),
+        ("ERR-13", BAD, 2),
+    ):
+        made = _aftermath(Returned(None), Returned(None), failed=failed)
+
+        assert list(JUDGEMENTS[identifier].aftermath(made)) == []
+        assert made.gauge.compared == number
+
+
+def _recovered(evidence, *, failed=None, verdicts=None):
+    made = _aftermath(
+        *(verdicts or (Returned(None), Returned(None))), failed=BAD if failed is None else failed
+    )
+    evidence = dataclasses.replace(evidence, gauge=made.gauge)
+    found = list(JUDGEMENTS["ERR-11"].aftermath(dataclasses.replace(made, evidence=evidence)))
+    return [(one.status, one.finding.kind) for one in found], made.gauge.compared
+
+
+def test_a_new_pipeline_after_an_error_gives_right_outputs_losses_and_gradients():
+    found, compared = _recovered(RIGHT)
+
+    assert found == []
+    assert compared > 0
+    for wrong, kind in ((WRONG_OUTPUT, "output value"), (WRONG, "loss value")):
+        assert _recovered(wrong)[0] == [(Status.FAILED, f"after an error: {kind}")]
+
+
+def test_where_nothing_failed_a_pipeline_did_not_recover_and_one_that_waits_is_told():
+    assert _recovered(RIGHT, failed={}) == ([], 0)
+    found, _ = _recovered(WRONG, verdicts=(Stuck(0.2, "waits"), Returned(None)))
+    assert found == [(Status.HUNG, "others left waiting")]
+
+
 # ------------------------------------------------------------------------------------ what is promised is kept
 
 SHAPE = Mistake(where="output", how="inner", stage=0)  # [2, 4] instead of [2, 3]
@@ -333,6 +400,27 @@ def test_a_loss_over_the_merged_output_is_not_held_against_losses_over_its_parts
     )
 
     assert [one.finding.kind for one in answers_are_right(found)] == kinds
+
+
+def test_a_refusal_of_the_batch_on_the_ranks_of_the_pipeline_is_one_whatever_bystanders_do():
+    assert [kind for _, kind in _resumed({1: 0, 2: 0})] == ["after an error: loss value"]
+    for steps in ({1: 0}, {2: 0}, {0: 0, 1: 0}, {1: 0, 2: None}):
+        assert _resumed(steps) == []
+
+
+def _resumed(steps):
+    """The same pipeline on ranks 1 and 2 of three, where ranks failed in the steps given; it is wrong afterwards."""
+    mistake = Mistake(where="batch", how="scarce")
+    case = structs.replace(
+        CASE,
+        world=World(size=3, pipeline_ranks=(1, 2)),
+        program=(Train(batch_size=4, num_microbatches=2, mistake=mistake),),
+    )
+    failed = {rank: Failed(type="ValueError", message="one", step=step) for rank, step in steps.items()}
+    made = dataclasses.replace(
+        _aftermath(*[Returned(None)] * 3, failed=failed), case=case, errors=PROMISED, evidence=WRONG
+    )
+    return [(one.status, one.finding.kind) for one in pipelines_recover(made)]
 
 
 REFUSED = {rank: Failed(type="ValueError", message="one sample", step=0) for rank in (0, 1)}

@@ -78,6 +78,29 @@ def test_the_schedule_that_needs_the_least_is_named():
     assert line("SPL-2", both) == ('in ScheduleClaim(name="B", …): split_backward=True',)
 
 
+@pytest.mark.parametrize("requirement", ["TRN-1", "SPL-1", "ERR-1", "ERR-12", "DPC-1", "DPC-9"])
+def test_an_engine_that_does_not_train_is_to_train_for_what_is_about_training(requirement):
+    """For gradients, for mistakes in a step, and for replicas; outputs do not need it."""
+    claim = ScheduleClaim(name="A", trains=False)
+    only = replace(PLAINEST, schedules=(claim,), features=frozenset({Feature.EVAL}))
+
+    assert any("trains=True" in one for one in line(requirement, only))
+    assert not any("trains=True" in one for one in line("FWD-1", only))
+
+
+def test_an_engine_without_names_is_given_the_family_of_its_name_or_the_plainest():
+    def family(name, placement):
+        given = replace(PLAINEST, schedules=(ScheduleClaim(name=name, placement=placement),))
+        return [
+            one.text for one in additions_for(JUDGEMENTS["SCH-2"], given) if one.text.startswith("family")
+        ]
+
+    assert family("DualPipe", Placement.MIRROR) == ['family="dualpipe"']
+    assert family("something", Placement.MIRROR) == ['family="dualpipe"']
+    assert family("1F1B", Placement.LOOP) == ['family="one_f_one_b"']
+    assert family("something", Placement.LOOP) == ['family="gpipe"']
+
+
 def test_a_schedule_for_one_rank_is_to_have_more():
     alone = replace(PLAINEST, schedules=(ScheduleClaim(name="A", max_ranks=1),))
 
@@ -86,6 +109,57 @@ def test_a_schedule_for_one_rank_is_to_have_more():
         "max_ranks=8"
     ]
     assert [one.text for one in _possible((PLAINEST.schedules[0], PLAINEST)) if "ranks" in one.text] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+        ({"split_backward": True}, {"stages_per_rank=(1, 2)"}),
+        (
+            {"split_backward": True, "split_weights": "deferred"},
+            {'split_weights="all"', "stages_per_rank=(1, 2)"},
+        ),
+        ({"split_weights": "deferred"}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+        (
+            {"takes_placement": False},
+            {"split_backward=True", "takes_placement=True", "stages_per_rank=(1, 2)"},
+        ),
+        ({"stages_per_rank": (2,)}, {"split_backward=True"}),
+        ({"stages_per_rank": (1, 2)}, {"split_backward=True"}),
+        ({"max_ranks": 2}, {"split_backward=True", "stages_per_rank=(1, 2)"}),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_to_a_schedule_is_added_what_it_does_not_have(fields, texts):
+    claim = ScheduleClaim(name="A", **fields)
+    given = replace(PLAINEST, schedules=(claim,))
+    place = ('ScheduleClaim(name="A", …)',)
+
+    assert {one.text for one in _possible((claim, given)) if one.place == place} == texts
+
+
+def test_features_are_tried_that_the_schedule_does_not_have_if_features_are_asked_for():
+    claim = ScheduleClaim(name="A", lacks=frozenset({Feature.KWARGS}))
+    given = replace(PLAINEST, schedules=(claim,), features=frozenset({Feature.KWARGS, Feature.TOKENS}))
+    texts = [one.text for one in _possible((claim, given))]
+
+    assert "Feature.KWARGS no longer in lacks" in texts
+    assert "Feature.DROPOUT" in texts
+    assert "Feature.TOKENS" not in texts
+    assert not any("Feature" in one.text for one in _possible((claim, given), features=False))
+
+
+def test_sizes_grow_to_the_largest_that_is_drawn_and_not_beyond():
+    def sizes(**fields):
+        claim = ScheduleClaim(name="A", boundary=BoundaryClaim(**fields))
+        possible = _possible((claim, replace(PLAINEST, schedules=(claim,))))
+        return {one.text for one in possible if one.place[0].startswith("Schedule") and "max_" in one.text}
+
+    assert sizes(max_tensors=1, max_ndim=2) == {"max_tensors=4", "max_ndim=3"}
+    assert sizes(max_tensors=3, max_ndim=3) == {"max_tensors=4"}
+    assert sizes(max_tensors=4, max_ndim=2) == {"max_ndim=3"}
+    assert sizes(max_tensors=9, max_ndim=9) == set()
 
 
 def test_features_are_not_tried_with_more_than_one_other_addition(monkeypatch):

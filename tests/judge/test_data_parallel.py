@@ -8,7 +8,7 @@ from msgspec import structs
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.case import Optimize, Sgd, Train, Zero
-from pipeconform.judge.data_parallel import cut_alike, first_values, hook_is_called, part_of
+from pipeconform.judge.data_parallel import cut_alike, first_values, hook_is_called, part_of, replicas_of
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Sharding
 from tests.case.examples import with_model
@@ -94,6 +94,28 @@ def test_a_part_is_the_chunk_that_torch_makes(cuts):
     held = Sharding(placements=("S(0)",), mesh=(2,), dim=0, index=0, shape=(5, 5), cuts=cuts)
 
     assert part_of(Array.of(whole), held) == Array.of(right)
+
+
+@pytest.mark.parametrize("left", ["gradient_shards", "parameter_shards"])
+def test_the_right_values_are_cut_where_either_gradients_or_parameters_are_parts(left):
+    """As before the first backward, where no gradient is there to be cut."""
+    whole = evidence_of("sharded")
+    gone = "parameter_shards" if left == "gradient_shards" else "gradient_shards"
+    made = whole
+    for rank, one in enumerate(whole.shown):
+        for step in range(len(one.steps)):
+            made = changed(made, rank=rank, step=step, **{gone: {}})
+    (first, *_), (right, *_) = replicas_of(made), replicas_of(whole)
+    plain = whole.expected.steps[2]
+
+    for what in ("gradients", "parameters"):
+        found = getattr(first.expected.steps[2], what)[0][WEIGHT]
+        is_cut = left.startswith(what.removesuffix("s"))
+        assert found == getattr(right.expected.steps[2] if is_cut else plain, what)[0][WEIGHT]
+    part, all_of_it = (
+        getattr(of, left.split("_")[0] + "s")[0][WEIGHT] for of in (right.expected.steps[2], plain)
+    )
+    assert part.size < all_of_it.size
 
 
 def test_a_value_without_cuts_or_without_that_dimension_is_whole():

@@ -59,3 +59,41 @@ def test_a_quick_comparison_holds_a_small_difference_against_its_bound():
 
     assert _differs(_numbers(asked, thorough=False, bound=0.0), 1e-12).kind == "value"
     assert asked == ["reassociated", "running"]
+
+
+def test_a_value_that_is_on_either_side_is_compared_once():
+    """One that is missing, or that nobody expected, is no value that was not looked at."""
+    one = Array.of(torch.ones(2, dtype=torch.float64))
+    for expected, actual, number in ((one, one, 1), (one, None, 1), (None, one, 1), (None, None, 0)):
+        numbers = _numbers([], thorough=True)
+        mismatch = numbers.differs(expected, actual, lambda reference: None)
+
+        assert numbers.evidence.gauge.compared == number
+        assert (mismatch is None) is (expected is actual)
+
+
+def test_a_value_whose_bound_is_not_known_differs_where_bits_do():
+    numbers = _numbers([], thorough=True)
+    ones, twos = (Array.of(torch.full((2,), value, dtype=torch.float64)) for value in (1.0, 2.0))
+
+    assert numbers.differs(ones, twos, lambda reference: None).kind == "value"
+    assert numbers.evidence.gauge.worst is None
+
+
+def test_another_dtype_or_shape_needs_no_bound():
+    asked = []
+    numbers = _numbers(asked, thorough=True)
+    ones = torch.ones(2, dtype=torch.float64)
+    for other, kind in ((ones.float(), "dtype"), (ones[:1], "shape")):
+        mismatch = numbers.differs(Array.of(ones), Array.of(other), lambda reference: None)
+        assert mismatch.kind == kind
+
+    assert asked == []
+
+
+def test_of_accepted_values_the_closest_to_its_bound_is_remembered_and_of_others_none():
+    numbers = _numbers([], thorough=True, bound=1.0)
+    for difference, worst in ((0.25, 0.25), (0.75, 0.75), (0.5, 0.75), (1.5, 0.75)):
+        _differs(numbers, difference)
+
+        assert numbers.evidence.gauge.worst == worst

@@ -60,6 +60,15 @@ def test_without_a_dry_run_nothing_is_excused():
 
     assert told("FWD-17", made) == [("hooks ran more often", 0, 0, 0, None)]
     assert told("FWD-25", made) == []
+    (finding,) = found("FWD-17", made)
+    assert finding.message == "the forward hook in stage 0 ran 4 times for 3 microbatches; expected 3"
+
+
+def test_a_hook_that_ran_in_a_dry_run_is_not_said_to_have_been_allowed_to():
+    made = with_dry_run(honest(CASES["hooks"]), step=0, counts={"pre_forward": 4})
+    (finding,) = found("FWD-25", made)
+
+    assert finding.message == "the pre-forward hook in stage 0 ran 4 times for 3 microbatches; expected 3"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pipeconform.case.misplans import Misplan, num_surplus
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.misplanned import plans_are_refused
 from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Failed
 from pipeconform.ranks.verdict import Returned, Stuck, VerdictVector
 from tests.judge.honest import CASES, honest_example
@@ -20,7 +21,12 @@ WRONG = dataclasses.replace(RIGHT, expected=honest_example("sum").expected)
 
 
 def _judged(
-    misplan, *errors, promises=PROMISES, against=lambda case: pytest.fail("somebody raised"), verdicts=None
+    misplan,
+    *errors,
+    promises=PROMISES,
+    against=lambda case: pytest.fail("somebody raised"),
+    verdicts=None,
+    by=plans_are_refused,
 ) -> list[Outcome]:
     plain = CASES["plain"]
     p = plain.num_ranks
@@ -33,7 +39,7 @@ def _judged(
     )
     failed = {rank: error for rank, error in enumerate(errors) if error is not None}
     return list(
-        plans_are_refused(
+        by(
             Aftermath(
                 case=case,
                 errors=promises,
@@ -140,3 +146,12 @@ def test_whoever_waits_for_a_rank_that_raised_hangs_promise_or_not():
         "when the plan of pipeline rank 1 has one more stage per rank and rank 1 raised"
         in found.finding.message
     )
+
+
+@pytest.mark.parametrize(
+    ("identifier", "misplan"), [("ERR-8", Misplan(how="shape")), ("ERR-9", Misplan(how="remainder"))]
+)
+def test_the_requirements_about_plans_find_a_wrong_plan_that_is_accepted(identifier, misplan):
+    (found,) = _judged(misplan, by=JUDGEMENTS[identifier].aftermath)
+
+    assert (found.status, found.finding.kind) == (Status.FAILED, f"{misplan.how}: accepted")

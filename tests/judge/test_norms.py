@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from pipeconform.observe.array import Array
@@ -28,6 +29,17 @@ def test_rounding_of_the_sum_or_to_a_smaller_dtype_is_no_violation() -> None:
 
     assert found("TRN-17", changed(made, rank=1, gradient_norm=_norm(1 + 2**-50))) == []
     assert found("TRN-17", changed(made, rank=1, gradient_norm=_norm(dtype=torch.float32))) == []
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(20, False), (60, True)])
+def test_a_norm_is_as_many_roundings_off_as_there_are_squares_and_four_more(
+    steps: int, is_told: bool
+) -> None:
+    """The two stages have 24 parameters: a norm may be 28 units of its last digit off."""
+    for sign in (-1, 1):
+        made = changed(honest_example("plain"), rank=1, gradient_norm=_norm(1 + sign * steps * 2.0**-52))
+
+        assert bool(found("TRN-17", made)) is is_told
 
 
 def test_a_norm_that_is_not_finite_is_told() -> None:

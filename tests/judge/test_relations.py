@@ -138,3 +138,39 @@ def test_m_explains_nothing_where_it_is_one():
 
     assert _told(before, before + step, before / 2 + step, m=1) == ""
     assert _told(before, before + step, before / 2 + step, m=2) == "earlier steps divided by m"
+
+
+# ----------------------------------------------------------------- how close is close, with numbers by hand
+
+EPS = 2.0**-52
+
+
+@pytest.mark.parametrize(("off", "fate"), [(2.0**-44, "earlier steps lost"), (2.0**-44 + 2.0**-50, "")])
+def test_an_explanation_is_32_roundings_of_what_was_added_away_at_most(off, fate):
+    """Norms of 3 and 5 are added: 32 roundings of 8 are 2**-44."""
+    before, step = _tensor(3.0, 0.0), _tensor(0.0, 5.0)
+
+    assert _told(before, before + step, _tensor(0.0, 5.0 + off)) == fate
+
+
+@pytest.mark.parametrize(("apart", "fate"), [(25 * EPS, "earlier steps lost"), (24 * EPS, "")])
+def test_the_next_explanation_is_more_than_four_roundings_away(apart, fate):
+    """Norms of 3 and 3 are added: four roundings of 6 are 24 ε, and ``this step lost`` is `apart`."""
+    before, step = _tensor(3.0, 0.0), _tensor(3.0, apart)
+
+    assert _told(before, before + step, step) == fate
+
+
+@pytest.mark.parametrize(("off", "ratio"), [(2.0**-41, 2.0), (2.0**-41 + 2.0**-60, None), (0.0, 2.0)])
+def test_one_factor_for_all_is_1024_roundings_away_at_most(off, ratio):
+    """Of 2, 1024 roundings are 2**-41."""
+    assert uniform_ratio({"w": Array.of(_tensor(1.0, 0.0))}, {"w": Array.of(_tensor(2.0, off))}) == ratio
+
+
+@pytest.mark.parametrize(
+    ("factor", "ratio"), [(0.5, 0.5), (1.002, 1.002), (1.0005, None), (1.0, None), (-1.0, -1.0)]
+)
+def test_a_factor_near_one_is_none(factor, ratio):
+    found = uniform_ratio({"w": Array.of(_tensor(1.0, -4.0))}, {"w": Array.of(factor * _tensor(1.0, -4.0))})
+
+    assert found == (None if ratio is None else pytest.approx(ratio))

@@ -7,9 +7,10 @@ import dataclasses
 import msgspec
 import pytest
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
-from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Held, Kept
+from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Census, Held, Kept
 from tests.facts import tells
 from tests.judge.honest import FLAT, M, changed, found, honest, honest_example, plain_case, told
 
@@ -78,6 +79,34 @@ def test_a_message_that_a_transport_holds_a_moment_longer_is_no_leak() -> None:
     made = honest_example("plain")
 
     assert found("LIF-3", _living_on(made, rank=0, steps=(few, most))) == []
+
+
+@pytest.mark.parametrize("field", ["steps", "rounds"])
+def test_growth_is_compared_where_there_are_two_counts(field: str) -> None:
+    one = FLAT.steps[0]
+
+    def compared(counts: tuple[Census, ...]) -> int:
+        made = _living_on(honest_example("plain"), rank=0, **{field: counts})
+        made = dataclasses.replace(made, gauge=Gauge())
+        assert found("LIF-3", made) == []
+        return made.gauge.compared
+
+    assert compared(()) == compared((one,)) == compared((one, one)) - 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_s_growth_is_told(rank: int) -> None:
+    few, many = FLAT.steps[0], msgspec.structs.replace(FLAT.steps[0], threads=99)
+    grown = _living_on(honest_example("plain"), rank=rank, steps=(few, few, many))
+
+    assert told("LIF-3", grown) == [("threads left by every step", None, rank, None, None)]
+
+
+def test_exactly_one_more_for_every_round_is_a_leak() -> None:
+    few = FLAT.steps[0]
+    more = msgspec.structs.replace(few, groups=few.groups + NUM_ROUNDS - WARM_UP)
+
+    assert len(found("LIF-3", _living_on(honest_example("plain"), rank=0, steps=(few, more)))) == 1
 
 
 def test_one_process_per_build_has_no_rounds() -> None:

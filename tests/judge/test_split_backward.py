@@ -3,7 +3,7 @@
 import pytest
 
 from pipeconform.observe.observation import Answered, Held
-from tests.judge.honest import CASES, changed, honest, honest_example, told
+from tests.judge.honest import CASES, changed, found, honest, honest_example, told
 
 SECOND = 3 * 2 - 1
 """The last call of a rank with one stage and three microbatches, in the second of its steps."""
@@ -70,3 +70,41 @@ def test_a_deferred_function_that_is_forgotten_is_counted():
         "deferred_weight_function": 3,
     }
     assert told("SPL-3", wrong) == [("deferred weight function: too few", 0, s, s, None)]
+
+
+@pytest.mark.parametrize(
+    ("before", "when"),
+    [(SECOND, "when 1F2 begins"), (77, "when another forward begins"), (-1, "when the step has ended")],
+)
+def test_it_is_said_until_when_memory_was_kept(before, when):
+    """The second step's calls are 3, 4 and 5; call 77 is none of a microbatch."""
+    for number, words in (
+        (1, f"1 tensor that {{}} is still alive {when}, "),
+        (4, f"4 tensors that {{}} are still alive {when}, "),
+    ):
+        (finding,) = found("SPL-5", _shown("plain", rank=1, step=2, held=(Held(3, before, number),)))
+
+        saved = "stage 1 saved for the backward of microbatch 0"
+        assert finding.message.startswith(words.format(saved))
+
+
+def test_of_each_forward_the_first_that_is_kept_is_told_and_every_forward_counts():
+    several = (Held(3, -1, 1), Held(4, 5, 2), Held(4, -1, 9), Held(5, -1, 1))
+    made = _shown("plain", rank=1, step=2, held=several)
+
+    assert [one[-1] for one in told("SPL-5", made)] == [0, 1, 2]
+    assert [one[-1] for one in told("SPL-2", made)] == [0, 1, 2]
+    assert "2 tensors" in found("SPL-5", made)[1].message
+
+
+@pytest.mark.parametrize(("count", "word"), [(2, "too few"), (4, "too many")])
+@pytest.mark.parametrize(
+    "what", ["deferred_weight_builder", "deferred_weight_entry", "deferred_weight_function"]
+)
+def test_each_weight_function_runs_once_for_every_microbatch(count, word, what):
+    made = honest(CASES["deferred"])
+    s, counts = next(iter(made.expected.steps[0].hook_counts.items()))
+    (finding,) = found("SPL-3", changed(made, rank=s, hook_counts={s: counts | {what: count}}))
+
+    assert finding.kind == f"{what.replace('_', ' ')}: {word}"
+    assert finding.message.endswith(f"{count} times; expected 3 for 3 microbatches")

@@ -1,12 +1,14 @@
 """The computations that a rank's events show."""
 
+import dataclasses
+
 import msgspec
 import pytest
 import torch
 
 from pipeconform.errors import HarnessError
 from pipeconform.judge.timeline import executed, recogniser
-from pipeconform.observe.observation import Forward, Structure
+from pipeconform.observe.observation import Forward, Reference, Structure
 from tests.judge.executions import evidence, value
 
 
@@ -51,6 +53,18 @@ def test_a_dry_run_on_old_values_that_computes_input_gradients_does_not_count():
     assert _words(_run("1F0 1I0 1F0 1F1 1B0 1B1")) == "1F0 1F1 1B0 1B1"
 
 
+def test_of_forwards_that_nobody_uses_the_last_one_counts():
+    """As in an evaluation: what came before it was a dry run."""
+    one = _run("1f0 1f0 1f1")
+
+    assert _words(one) == "1F0 1F1"
+    assert one.probes == (1,)
+
+
+def test_a_forward_that_is_used_counts_and_so_does_another_one_after_it():
+    assert _words(_run("1F0 1B0 1f0 1F1 1B1")) == "1F0 1B0 1F0 1F1 1B1"
+
+
 def test_an_unknown_forward_later_on_is_a_stranger():
     one = _run("1F0 1F99 1F1 1B0 1B1")
 
@@ -85,8 +99,6 @@ def test_without_events_there_is_no_verdict():
 
 
 def evidence_with(made, one):
-    import dataclasses
-
     return dataclasses.replace(made, shown=(made.shown[0], one))
 
 
@@ -103,7 +115,7 @@ def test_a_microbatch_is_recognised_up_to_rounding():
     assert recognise(_forward(7.4)) == (0,)
 
 
-@pytest.mark.parametrize("stranger", [0.0, 9.9, 1e30, float("nan"), -5.0])
+@pytest.mark.parametrize("stranger", [0.0, 7.5, 9.9, 1e30, float("nan"), -5.0])
 def test_what_is_near_no_microbatch_is_none(stranger):
     assert recogniser([[value(0, 0), value(0, 1)]])(_forward(stranger)) == ()
 
@@ -112,7 +124,8 @@ def test_other_shapes_and_stages_are_none():
     recognise = recogniser([[value(0, 0)]])
 
     assert recognise(_forward(5.0, 5.0)) == ()
-    assert recognise(msgspec.structs.replace(_forward(5.0), stage=3)) == ()
+    for stage in (1, 3):
+        assert recognise(msgspec.structs.replace(_forward(5.0), stage=stage)) == ()
 
 
 def test_equal_microbatches_are_taken_in_turn():
@@ -122,3 +135,12 @@ def test_equal_microbatches_are_taken_in_turn():
     recognise = recogniser(step.inputs)
 
     assert recognise(made.shown[1].steps[0].forwards[0]) == (0, 1)
+
+
+def test_forwards_of_equal_microbatches_are_counted_for_each_in_turn():
+    made = evidence("", "1F0 1B0 1F0 1B0 1F0 1B0", m=3)
+    same = made.expected.steps[0].inputs[1][0]
+    step = msgspec.structs.replace(made.expected.steps[0], inputs=((same,) * 3, (same,) * 3))
+    made = dataclasses.replace(made, expected=Reference(steps=(step,)))
+
+    assert _words(executed(made, 0)[1]) == "1F0 1B0 1F1 1B1 1F2 1B2"

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 import torch
 
-from pipeconform.adapter import GradientScale
+from pipeconform.adapter import Feature, GradientScale
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
 from pipeconform.judge import tracing
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.forward import batch_order_is_kept
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Observation, StepShown, Structure
@@ -160,6 +161,20 @@ def test_what_is_said_of_boundaries_is_compared(boundaries: tuple[Known, ...], k
     assert _kinds(shapes_are_known(_changed(honest(_case()), 0, boundaries=boundaries))) == [kind]
 
 
+def test_what_is_known_of_every_boundary_counts_as_compared() -> None:
+    """Here there is one; all else that the requirement compares, two other judgements compare, too."""
+
+    def compared(judge, evidence: Evidence) -> int:
+        made = dataclasses.replace(evidence, gauge=Gauge())
+        list(judge(made))
+        return made.gauge.compared
+
+    evidence = dataclasses.replace(honest(_case()), shown=())
+    others = (tracing.stages_equal_the_model, batch_order_is_kept)
+
+    assert compared(shapes_are_known, evidence) == sum(compared(one, evidence) for one in others) + 1
+
+
 def test_a_policy_may_cut_elsewhere_but_knows_the_dtype() -> None:
     inside = (Known(producer=0, consumer=1, tensors=(((2, 3), "float64"), ((2, 6), "float64"))),)
     wrong = (Known(producer=0, consumer=1, tensors=(((2, 3), "float32"),)),)
@@ -183,6 +198,24 @@ def test_a_wrong_point_that_is_accepted_is_found(wrong: str) -> None:
     evidence = dataclasses.replace(honest(_case()), case=_case(by="points", wrong=wrong))
 
     assert _kinds(right_or_refused(evidence)) == [f"{wrong} split point accepted"]
+
+
+@pytest.mark.parametrize(("after", "word"), [(False, "before"), (True, "after")])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("unknown", "names no submodule"),
+        ("uncalled", "names a submodule that is never called"),
+        ("empty", "leaves a stage without any computation"),
+    ],
+)
+def test_what_is_wrong_with_a_split_point_is_told_in_words(
+    after: bool, word: str, wrong: str, words: str
+) -> None:
+    said = tracing.split_mistake(_case(by="points", wrong=wrong, after=after))
+
+    assert said.startswith(f"the split point {word} 'stages.")
+    assert said.endswith(f" {words}")
 
 
 def test_a_branch_that_is_followed_rightly_is_right() -> None:
@@ -217,6 +250,36 @@ def test_an_error_about_another_shape_tells_the_two_apart() -> None:
     assert _kinds(tracing.shapes_are_told_apart(shorter, [wrong])) == ["shapes exchanged"]
 
 
+def test_every_gradient_of_every_stage_is_compared_and_only_the_first_wrong_one_is_told() -> None:
+    evidence = honest(_case())
+    for rank in (0, 1):
+        for name, value in evidence.shown[rank].steps[0].gradients[rank].items():
+            gradients = {**evidence.shown[rank].steps[0].gradients[rank], name: Array.of(value.tensor() + 1)}
+            (found,) = tracing.stages_equal_the_model(_with_gradients(evidence, rank, gradients))
+
+            assert (found.kind, found.rank, found.stage) == ("gradient value", rank, rank)
+            assert name in found.message
+    both = evidence
+    for rank in (0, 1):
+        doubled = {
+            n: Array.of(v.tensor() * 3) for n, v in evidence.shown[rank].steps[0].gradients[rank].items()
+        }
+        both = _with_gradients(both, rank, doubled)
+    assert len(list(tracing.stages_equal_the_model(both))) == 1
+
+
+def test_buffers_are_not_compared_of_an_engine_that_shows_no_state() -> None:
+    case = with_model(_case(), stages=(Stage(blocks=(BatchNorm(),)), Stage(blocks=(Linear(),))))
+    evidence = honest(case)
+    first, *others = evidence.shown[0].steps
+    silent = _changed(evidence, 0, steps=(msgspec.structs.replace(first, buffers={}), *others))
+    without = dataclasses.replace(CAPABILITIES, features=CAPABILITIES.features - {Feature.STATE})
+
+    assert _kinds(tracing.stages_equal_the_model(silent)) == ["buffer missing"]
+    stateless = dataclasses.replace(silent, capabilities=without)
+    assert _kinds(tracing.stages_equal_the_model(stateless)) == []
+
+
 def test_buffers_are_compared_after_evaluation_too() -> None:
     case = with_model(_case(), stages=(Stage(blocks=(BatchNorm(),)), Stage(blocks=(Linear(),))))
     run = {"batch_size": 4, "num_microbatches": 2}
@@ -228,3 +291,17 @@ def test_buffers_are_compared_after_evaluation_too() -> None:
 
     assert _kinds(tracing.stages_equal_the_model(evidence)) == []
     assert _kinds(tracing.stages_equal_the_model(_changed(evidence, 0, steps=steps))) == ["buffer value"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, ""),
+        (1, "'a'"),
+        (3, "'a', 'b', 'c'"),
+        (4, "'a', 'b', 'c' and 1 more"),
+        (6, "'a', 'b', 'c' and 3 more"),
+    ],
+)
+def test_of_many_names_three_are_told_and_how_many_more_there_are(number: int, words: str) -> None:
+    assert tracing.some_of("abcdef"[:number]) == words

@@ -126,6 +126,21 @@ def test_one_loss_is_the_mean_or_the_sum(reduction):
         assert told("TRN-2", made) == [("total loss", 0, LAST, None, None)]
 
 
+@pytest.mark.parametrize(("steps", "is_told"), [(3, False), (16, True)])
+def test_one_loss_is_a_rounding_for_each_addition_off_where_losses_are_exact(steps, is_told):
+    """Three losses are added and divided by three: that is five units of the last digit, of the mean."""
+    made = honest(plain_case(), capabilities=ONE_NUMBER)
+    step = made.expected.steps[0]
+    exact = tuple(Array.of(torch.zeros_like(one.tensor())) for one in step.losses)
+    known = Reference(steps=(msgspec.structs.replace(step, loss_bounds=exact),))
+    made = dataclasses.replace(made, bounded=lambda bounds: known)
+    mean = torch.stack([one.tensor() for one in step.losses]).mean()
+
+    for sign in (-1, 1):
+        near = Array.of(mean * (1 + sign * steps * torch.finfo(mean.dtype).eps))
+        assert bool(told("TRN-2", changed(made, rank=LAST, losses=None, loss=near))) is is_told
+
+
 @pytest.mark.parametrize("special", [float("nan"), float("inf"), float("-inf")])
 def test_one_loss_may_be_no_number_where_the_reference_is_none(special):
     made = honest(plain_case(), capabilities=ONE_NUMBER)

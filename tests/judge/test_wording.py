@@ -1,5 +1,7 @@
 """Which shapes and stages the message of an error names."""
 
+import dataclasses
+
 import pytest
 from msgspec import structs
 
@@ -143,6 +145,21 @@ def test_right_values_may_be_sent_before_an_error():
 
     assert sent_wrongly(made, 0, SHAPE) is None
     assert sent_wrongly(made, 0, Mistake(where="input", how="inner")) is None
+
+
+def test_what_was_sent_in_a_step_that_the_model_did_not_reach_is_not_known():
+    made = _received(lambda right: right + 1)
+    shorter = dataclasses.replace(
+        made, expected=structs.replace(made.expected, steps=made.expected.steps[:1])
+    )
+
+    assert sent_wrongly(shorter, 0, SHAPE) is not None
+    assert sent_wrongly(shorter, 1, SHAPE) is None
+    assert sent_wrongly(shorter, 7, SHAPE) is None
+
+
+def test_mistakes_in_a_computation_send_nothing_wrong_by_themselves():
+    assert sent_wrongly(_received(lambda right: right + 1), 0, FORWARD) is None
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])

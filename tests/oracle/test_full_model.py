@@ -7,12 +7,27 @@ import torch
 from pipeconform.adapter import GradientScale
 from pipeconform.bounds.numerics import compare
 from pipeconform.case.blocks import BatchNorm, Decoder, Dropout, Head, Linear, Mlp, Norm
-from pipeconform.case.build.data import IGNORED, loss_of, make_batch
+from pipeconform.case.build.data import IGNORED, loaded_state, loss_of, make_batch
 from pipeconform.case.build.modules import build_model, build_stage
-from pipeconform.case.case import Eval, Load, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.case import (
+    Adam,
+    Clip,
+    Eval,
+    Kwarg,
+    Load,
+    LossSpec,
+    Model,
+    Optimize,
+    Sgd,
+    Stage,
+    Train,
+    World,
+    Zero,
+)
+from pipeconform.case.mistakes import Mistake
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Reference
-from pipeconform.oracle.full_model import Question, answer, reference
+from pipeconform.oracle.full_model import Question, answer, reference, where_bounds_are_computed
 from tests.case.examples import small_case, with_model
 
 AT_LOSS = GradientScale(at="loss")
@@ -235,3 +250,242 @@ def test_recording_is_no_part_of_the_analysed_computation() -> None:
     assert [step.gradients for step in plain.steps] == [step.gradients for step in bounded.steps]
     assert [step.outputs for step in plain.steps] == [step.outputs for step in bounded.steps]
     assert all(step.gradient_bounds for step in bounded.steps)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_microbatches_are_parts_of_their_batch_or_copies_of_them(copied, monkeypatch) -> None:
+    """What a kernel rounds to may depend on where its input lies in memory, so engines' choice is followed."""
+    batches, places = [], []
+    made = make_batch
+
+    def remembered(*args, **kwargs):
+        batches.append(made(*args, **kwargs))
+        return batches[-1]
+
+    def placed(*args, **kwargs):
+        stage = build_stage(*args, **kwargs)
+        stage.register_forward_pre_hook(
+            lambda _, inputs: places.append(inputs[0].untyped_storage().data_ptr())
+        )
+        return stage
+
+    monkeypatch.setattr("pipeconform.case.build.data.make_batch", remembered)
+    monkeypatch.setattr("pipeconform.oracle.full_model.build_stage", placed)
+    case = small_case(program=(Train(batch_size=4, num_microbatches=2),))
+    found = reference(case, scale=AT_LOSS, copied=copied)
+
+    whole = batches[0].args[0].untyped_storage().data_ptr()
+    assert [place == whole for place in places[::2]] == [not copied] * 2
+    assert found == reference(case, scale=AT_LOSS)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_the_model_itself_makes_the_mistake_of_the_case_in_its_step(stage, early) -> None:
+    """The steps before are as they are without it, and how the model fails is what is told of the rest."""
+    train = Train(batch_size=4, num_microbatches=2)
+    wrong = msgspec.structs.replace(
+        train, mistake=Mistake(where="forward", how="raise", stage=stage, early=early)
+    )
+    found = reference(small_case(program=(train, wrong)), scale=AT_LOSS)
+
+    assert found.failed == "DeliberateError: raised on purpose"
+    assert found.steps == reference(small_case(program=(train,)), scale=AT_LOSS).steps
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_mistake_that_the_model_takes_shows_in_its_outputs(early) -> None:
+    """The last stage hands on float32: a loss can be computed of that, and gradients of the loss."""
+    mistake = Mistake(where="output", how="down", stage=1, early=early)
+    found = reference(
+        small_case(program=(Train(batch_size=4, num_microbatches=2, mistake=mistake),)), scale=AT_LOSS
+    )
+
+    assert found.failed is None
+    assert [one.array.dtype for one in found.steps[0].outputs] == ["float32"] * 2
+    assert all(found.steps[0].gradients[0].values())
+
+
+# ------------------------------------------------------------------ programs, beside plain torch
+
+STEP = Train(batch_size=4, num_microbatches=2)
+OPTIMIZERS = {
+    "sgd": (Sgd(lr=0.125), lambda p: torch.optim.SGD(p, lr=0.125)),
+    "momentum": (Sgd(lr=0.125, momentum=0.5), lambda p: torch.optim.SGD(p, lr=0.125, momentum=0.5)),
+    "clipped": (Sgd(lr=0.125, clip=Clip(limit=0.01)), lambda p: torch.optim.SGD(p, lr=0.125)),
+    "adam": (Adam(lr=0.125), lambda p: torch.optim.Adam(p, lr=0.125)),
+}
+
+
+def _trained(case, optimizer, *, clipped=False):
+    """The parameters after a program of training steps, each of them followed by an update and by clearing."""
+    model = build_model(case)
+    updates = optimizer(model.parameters())
+    for index, step in enumerate(case.program):
+        if not isinstance(step, Train):
+            continue
+        updates.zero_grad()
+        batch = make_batch(case, index)
+        for micro in batch.microbatches:
+            (loss_of(case).function(model(*micro.args), micro.target) / batch.num_microbatches).backward()
+        if clipped:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        updates.step()
+    return dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_parameters_follow_those_of_the_optimizer_that_is_named(name) -> None:
+    spec, optimizer = OPTIMIZERS[name]
+    case = small_case(program=(STEP, Optimize(), Zero(), STEP, Optimize()), optimizer=spec)
+    right = _trained(case, optimizer, clipped=name == "clipped")
+    found = reference(case, scale=AT_LOSS).steps[-1].parameters
+
+    for full, parameter in right.items():
+        _, s, inner = full.split(".", 2)
+        torch.testing.assert_close(found[int(s)][inner].tensor(), parameter.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_an_update_without_any_trainable_parameter_changes_nothing() -> None:
+    frozen = Stage(blocks=(Linear(),), frozen=True)
+    for optimizer in (Sgd(lr=1.0), Adam(lr=1.0)):
+        case = with_model(
+            small_case(program=(STEP, Optimize()), optimizer=optimizer), stages=(frozen, frozen)
+        )
+        trained, updated = reference(case, scale=AT_LOSS).steps
+
+        assert trained.parameters == updated.parameters
+        assert not any(value for own in trained.gradients.values() for value in own.values())
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_gradients_are_cleared_as_the_program_says(set_to_none) -> None:
+    case = small_case(program=(STEP, Zero(set_to_none=set_to_none)))
+    cleared = reference(case, scale=AT_LOSS).steps[1].gradients
+
+    for own in cleared.values():
+        for value in own.values():
+            assert value is None if set_to_none else not value.tensor().any()
+
+
+def test_a_state_that_is_loaded_replaces_every_parameter_and_buffer() -> None:
+    case = with_model(small_case(program=(STEP, Load())), stages=(Stage(blocks=(Linear(), BatchNorm())),) * 2)
+    after = reference(case, scale=AT_LOSS).steps[1]
+    loaded = loaded_state(case, 1)
+
+    for s, own in loaded.items():
+        for name, value in own.items():
+            shown = after.parameters[s].get(name) or after.buffers[s][name]
+            assert torch.equal(shown.tensor(), value)
+
+
+@pytest.mark.parametrize("over", ["microbatch", "batch"])
+def test_a_mean_weights_microbatches_or_samples(over) -> None:
+    """Of five samples in two microbatches, three and two."""
+    case = small_case(program=(Train(batch_size=5, num_microbatches=2),))
+    model, batch = build_model(case), make_batch(case, 0)
+    sizes = [len(micro.target) for micro in batch.microbatches]
+    assert sizes == [3, 2]
+    for micro, size in zip(batch.microbatches, sizes, strict=True):
+        share = size / 5 if over == "batch" else 1 / 2
+        (loss_of(case).function(model(*micro.args), micro.target) * share).backward()
+    found = reference(case, scale=AT_LOSS, loss_over=over)
+
+    for name, parameter in model.named_parameters():
+        _, s, rest = name.split(".", 2)
+        torch.testing.assert_close(_gradient(found, 0, int(s), rest), parameter.grad)
+
+
+@pytest.mark.parametrize("scale", [AT_LOSS, AT_GRADIENT, GradientScale(at="gradient")], ids=["a", "b", "c"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_gradients_of_what_the_caller_gave_are_scaled_as_declared(scale, reduction) -> None:
+    """Of inputs and of keyword arguments: divided by m in a mean, unless only gradients of weights are."""
+    case = with_model(
+        small_case(program=(STEP,), loss=LossSpec(reduction=reduction)),
+        input_requires_grad=True,
+        kwargs=(Kwarg(stage=1),),
+    )
+    model, batch = [build_stage(case, s) for s in range(2)], make_batch(case, 0)
+    for micro in batch.microbatches:
+        output = model[1](model[0](*micro.args), **micro.kwargs[1])
+        loss_of(case).function(output, micro.target).backward()
+    divided = reduction == "mean" and (scale.at == "loss" or scale.input_gradients_scaled)
+    found = reference(case, scale=scale).steps[0]
+
+    factor = 1 / 2 if divided else 1.0
+    torch.testing.assert_close(found.input_gradients[0].tensor(), batch.args[0].grad * factor)
+    (name,) = found.kwarg_gradients[1]
+    torch.testing.assert_close(found.kwarg_gradients[1][name].tensor(), batch.kwargs[1][name].grad * factor)
+
+
+def test_cheap_bounds_add_up_over_steps_that_accumulate_and_begin_anew_after_clearing() -> None:
+    """(m + 2)·ε for what a step adds, from each microbatch, and for what was there before."""
+    eps, m = torch.finfo(torch.float64).eps, 2
+    name = "blocks.0.weight"
+
+    def magnitude(case, index):
+        model, batch = build_model(case), make_batch(case, index)
+        total = 0
+        for micro in batch.microbatches:
+            model.zero_grad()
+            loss_of(case).function(model(*micro.args), micro.target).backward()
+            total = total + model.stages[0].blocks[0].weight.grad.abs()
+        return total
+
+    adding = small_case(program=(STEP, Eval(batch_size=2, num_microbatches=1), STEP))
+    clearing = small_case(program=(STEP, Zero(), STEP))
+    for scale, divisor in ((AT_GRADIENT, m), (AT_LOSS, m)):
+        first = (m + 2) * eps * magnitude(adding, 0) / divisor
+        again = (m + 2) * eps * magnitude(adding, 2) / divisor
+        found = reference(adding, scale=scale, bounds="reassociated")
+        before = _gradient(found, 0, 0, name).abs()
+
+        bounds = [found.steps[index].gradient_bounds[0][name].tensor() for index in (0, 2)]
+        torch.testing.assert_close(bounds[0], first, rtol=1e-9, atol=0)
+        torch.testing.assert_close(bounds[1], first + again + (m + 2) * eps * before, rtol=1e-9, atol=0)
+        anew = reference(clearing, scale=scale, bounds="reassociated").steps[2].gradient_bounds[0][name]
+        torch.testing.assert_close(anew.tensor(), again, rtol=1e-9, atol=0)
+
+
+def test_bounds_are_computed_where_float64_is_or_on_the_cpu() -> None:
+    assert where_bounds_are_computed("cpu") == "cpu"
+    assert where_bounds_are_computed("meta") == "cpu"  # nothing can be computed there
+
+
+def test_without_bounds_there_are_none_and_with_flow_there_is_what_passes_between_stages() -> None:
+    case = small_case(program=(STEP,))
+    plain = reference(case, scale=AT_LOSS).steps[0]
+    bounded = reference(case, scale=AT_LOSS, bounds="running", flow=True).steps[0]
+
+    for of in (
+        plain.gradient_bounds,
+        plain.parameter_bounds,
+        plain.loss_bounds,
+        plain.output_bounds,
+        plain.flow,
+    ):
+        assert not of
+    passed = {(one.kind, one.stage, one.call) for one in bounded.flow}
+    assert passed == {
+        (kind, stage, k)
+        for kind in ("input", "output", "output gradient", "input gradient")
+        for stage in (0, 1)
+        for k in (0, 1)
+        if not (kind == "input gradient" and stage == 0)
+    }
+    assert len(bounded.loss_bounds) == len(bounded.output_bounds) == 2
+
+
+def test_steps_that_are_no_runs_have_no_results() -> None:
+    case = small_case(program=(STEP, Zero(), Optimize()), optimizer=Sgd(lr=0.5))
+    for step in reference(case, scale=AT_LOSS).steps[1:]:
+        assert (step.outputs, step.losses, step.inputs, step.input_gradients) == ((), (), (), ())
+
+
+def test_an_error_of_the_model_itself_is_not_hidden_if_the_case_has_no_mistake(monkeypatch) -> None:
+    def fails(*_, **__):
+        raise ValueError("no batch")
+
+    monkeypatch.setattr("pipeconform.case.build.data.make_batch", fails)
+    with pytest.raises(ValueError, match="no batch"):
+        reference(small_case(), scale=AT_LOSS)

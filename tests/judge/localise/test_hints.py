@@ -46,3 +46,21 @@ def test_a_factor_of_one_changes_nothing():
 
     assert scaled(value, 1.0) is value
     assert scaled(value, 2.0) == Array.of(2 * RIGHT)
+
+
+def test_what_is_right_is_like_nothing_else():
+    right = Array.of(RIGHT)
+    narrow = Array.of(RIGHT.float())
+
+    assert likeness(right, right, {0: right, 1: right}, own=0) == ""
+    assert likeness(narrow, narrow, {0: narrow}, own=0) == ""
+
+
+def test_one_number_alone_has_every_factor():
+    one, two = (Array.of(torch.tensor([value], dtype=torch.float64)) for value in (1.5, 3.7))
+
+    assert likeness(one, two, {0: one}, own=0) == ""
+
+
+def test_another_dtype_is_told_elsewhere():
+    assert likeness(Array.of(RIGHT), Array.of(RIGHT.float() * 2), {}, own=0) == ""

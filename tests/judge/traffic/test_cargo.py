@@ -14,12 +14,16 @@ from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
+from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.traffic.cargo import Carried, carried_by, shared
 from pipeconform.judge.traffic.messages import exchange
-from pipeconform.observe.observation import Structure
+from pipeconform.observe.observation import Reference, Structure
+from pipeconform.observe.traffic.records import Cargo
 from pipeconform.ranks.pools import Pools
 from tests.facts import tells
+from tests.judge.executions import evidence, value
 from tests.judge.grid import evidence_of
+from tests.judge.recorded import traffic
 
 TORCH = "pipeconform.adapters.torch_pipelining:TorchPipelining"
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
@@ -112,13 +116,51 @@ def test_a_forward_of_no_known_microbatch_and_one_that_was_not_recorded_tell_non
     assert known == [0, None, None]
 
 
+def _carrying(made: Evidence, cargo: Cargo, *, step: int = 0) -> Carried:
+    """What one send of rank 0 in a step is said to carry."""
+    one = traffic("S1", ranks=2, cargo={0: cargo})
+    operations = tuple(structs.replace(operation, step=step) for operation in one.operations)
+    first = structs.replace(made.shown[0], traffic=structs.replace(one, operations=operations))
+    (found,) = carried_by(dataclasses.replace(made, shown=(first, *made.shown[1:]))).values()
+    return found
+
+
+def test_the_place_of_a_forward_among_all_of_its_step_tells_its_microbatch() -> None:
+    """The second forward is that of microbatch 2, the third that of none; there is no fourth, and no other step."""
+    made = evidence("1F0 1F2 1F99", "", m=3)
+    found = [_carrying(made, Cargo("output", 1, number)).microbatch for number in range(4)]
+
+    assert found == [0, 2, None, None]
+    for step in (-1, 1):
+        assert _carrying(made, Cargo("output", 1, 1), step=step) == Carried(what="output", stage=1)
+
+
+def test_a_forward_of_which_two_microbatches_are_possible_tells_none() -> None:
+    made = evidence("1F0", "", m=2)
+    alike = structs.replace(made.expected.steps[0], inputs=((value(0, 0),) * 2, (value(1, 0),) * 2))
+    made = dataclasses.replace(made, expected=Reference(steps=(alike,)))
+
+    assert _carrying(made, Cargo("output", 1, 0)).microbatch is None
+
+
+def test_a_rank_whose_traffic_was_not_recorded_carries_nothing() -> None:
+    assert carried_by(evidence("0F0", "1F0", m=1)) == {}
+
+
 def test_what_one_end_cannot_tell_the_other_tells() -> None:
     cargo = Carried(what="input", stage=1, microbatch=2)
     other = Carried(what="output", stage=0, microbatch=1)
-    pairs = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2))]
+    pairs = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2)), ((0, 3), (1, 3))]
 
-    found = shared({(1, 0): cargo, (0, 1): other, (1, 1): cargo}, pairs)
-    assert found == {(0, 0): cargo, (1, 0): cargo, (0, 1): other, (1, 1): cargo}
+    found = shared({(1, 0): cargo, (0, 1): other, (1, 1): cargo, (0, 3): other}, pairs)
+    assert found == {
+        (0, 0): cargo,
+        (1, 0): cargo,
+        (0, 1): other,
+        (1, 1): cargo,
+        (0, 3): other,
+        (1, 3): other,
+    }
 
 
 def test_it_is_said_in_words() -> None:

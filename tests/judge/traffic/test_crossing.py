@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+import torch
 from msgspec import structs
 
 from pipeconform.adapter import Placement
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.observe.observation import Reference, Structure
 from pipeconform.observe.traffic.records import Arrived
 from tests.facts import tells
 from tests.judge.executions import evidence
@@ -151,3 +154,180 @@ def test_two_owners_do_not_both_compute_a_microbatch() -> None:
 
     assert (found.kind, found.rank, found.stage, found.microbatch) == ("on several ranks", 0, 0, 1)
     assert tells(found.message, "microbatch 1", "0 and 1", "stage 0")
+
+
+def test_a_forward_of_no_known_microbatch_neither_crosses_nor_stays() -> None:
+    assert told(crossed("S1 R1", "R0 S0", ran=("0F0 0B0", "1F0 1F99 1B0"))) == []
+
+
+CHAIN = ("0F0 0B0", "1F0 1B0", "2F0 2B0")
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs"),
+    [
+        (("S1 R1", "R0 S0 S2 R2", "R1 S1"), []),
+        (("", "S2 R2", "R1 S1"), [(0, 1), (1, 0)]),
+        (("S1 R1", "R0 S0", ""), [(1, 2), (2, 1)]),
+        (("S1", "R0 S2", "R1"), [(1, 0), (2, 1)]),
+    ],
+    ids=["everything", "not the first boundary", "not the last", "no gradients"],
+)
+def test_every_boundary_must_be_crossed_both_ways(
+    texts: tuple[str, ...], pairs: list[tuple[int, int]]
+) -> None:
+    found = list(everything_crosses(crossed(*texts, ran=CHAIN)))
+
+    assert [one.kind for one in found] == ["nothing crosses"] * len(pairs)
+    assert sorted((int(one.message.split()[1]), one.rank) for one in found) == pairs
+
+
+def test_a_rank_that_did_not_run_its_stage_is_due_to_be_sent_to_all_the_same() -> None:
+    kinds = [kind for kind, _ in told(crossed("", "", ran=("0F0 0B0", ""), arrived=()))]
+
+    assert kinds == ["nothing crosses"] * 2
+
+
+def test_of_a_stage_with_two_owners_that_neither_ran_nothing_is_due() -> None:
+    for ran in (("0F0 0B0", ""), ("", "1F0 1B0")):
+        assert told(crossed("", "", ran=ran, placement=Placement.MIRROR, arrived=())) == []
+
+
+def test_every_tensor_of_every_input_counts_and_those_that_are_differentiable_count_twice() -> None:
+    """Two inputs, of which the second is a pair: 8 bytes of integers, then 4 and 2 bytes of floating-point numbers."""
+    made = crossed("S1 R1", "R0 S0")
+    pair = (torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
+    inputs = (Structure.of(torch.ones(1, dtype=torch.int64)), Structure.of(pair))
+    step = made.expected.steps[0]
+    step = structs.replace(step, inputs=(step.inputs[0], (inputs,)))
+    found = told(replace(made, expected=Reference(steps=(step,))))
+
+    assert [message.split("; ")[1].split(",")[0] for _, message in found] == [
+        "the inputs of stage 1 have 14 bytes",
+        "the gradients of the outputs of stage 0 have 6 bytes",
+    ]
+
+
+def of_operations(made: Evidence, rank: int, **fields: object) -> Evidence:
+    """The operations of one rank changed."""
+    recorded = made.shown[rank].traffic
+    assert recorded is not None
+    changed = tuple(structs.replace(one, **fields) for one in recorded.operations)
+    shown = list(made.shown)
+    shown[rank] = structs.replace(shown[rank], traffic=structs.replace(recorded, operations=changed))
+    return replace(made, shown=tuple(shown))
+
+
+@pytest.mark.parametrize("name", ["broadcast_", "scatter_"])
+def test_a_collective_with_a_root_brings_what_the_root_has_and_nothing_else(name: str) -> None:
+    def rooted(root: int) -> Evidence:
+        made = crossed("C", "C")
+        for rank in (0, 1):
+            made = of_operations(made, rank, name=name, process=root)
+        return made
+
+    assert [message[:27] for _, message in told(rooted(0))] == ["rank 1 sent rank 0 0 bytes;"]
+    assert [message[:27] for _, message in told(rooted(1))] == ["rank 0 sent rank 1 0 bytes;"]
+
+
+def test_every_collective_counts_for_every_member_of_which_it_is_known_in_its_own_step() -> None:
+    ran = ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
+
+    assert told(crossed("C C", "C C", ran=ran, m=2)) == []
+    assert [kind for kind, _ in told(crossed("C", "C", ran=ran, m=2))] == ["less crosses than needed"] * 2
+    for rank in (0, 1):
+        # what a rank received before the step is nothing that it received in the step
+        found = told(of_operations(crossed("C", "C"), rank, step=-1))
+        assert [message[:27] for _, message in found] == [f"rank {1 - rank} sent rank {rank} 0 bytes;"]
+
+
+def test_of_a_message_as_much_crosses_as_the_smaller_of_its_ends_has() -> None:
+    for rank in (0, 1):
+        found = told(of_operations(crossed("S1", "R0", trains=False, ran=("0F0", "1F0")), rank, num_bytes=3))
+        assert [message[:27] for _, message in found] == ["rank 0 sent rank 1 3 bytes;"]
+
+
+@pytest.mark.parametrize(
+    ("came", "told_of"),
+    [
+        (((True,), (True,)), None),
+        (((False,), (True,)), (0, 0)),
+        (((True,), (False,)), (1, 0)),
+        (((False,), (False,)), (0, 0)),
+        (((True, True), (True, False)), (1, 1)),
+        (((False, True), (True, True)), (0, 0)),
+    ],
+)
+def test_the_first_microbatch_and_input_that_did_not_come_are_told_once_for_a_rank(
+    came: tuple[tuple[bool, ...], ...], told_of: tuple[int, int] | None
+) -> None:
+    ran = ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
+    arrived = tuple(Arrived(0, 1, number, tensors) for number, tensors in enumerate(came))
+    found = list(everything_crosses(crossed("S1 S1 R1 R1", "R0 R0 S0 S0", ran=ran, m=2, arrived=arrived)))
+
+    if told_of is None:
+        assert found == []
+        return
+    (one,) = found
+    assert (one.kind, one.microbatch) == ("input that did not come", told_of[0])
+    assert f"ran on an input {told_of[1]} that rank 1 did not receive" in one.message
+
+
+def test_what_came_in_another_step_and_what_is_not_known_of_are_held_against_nobody() -> None:
+    for arrived in ((), (Arrived(1, 1, 0, (False,)),), (Arrived(0, 1, 5, (False,)),)):
+        assert told(crossed("S1 R1", "R0 S0", arrived=arrived)) == []
+
+
+def test_the_first_stage_and_stages_beside_each_other_on_a_rank_receive_nothing() -> None:
+    """A V: stages 1 and 2 are both on rank 1; stage 0 gets its inputs from the user."""
+    made = evidence("0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0", m=1, v=2, placement=Placement.V)
+    stages = {0: (0, 3), 1: (1, 2)}
+    for missing, is_told in ((0, False), (1, True), (2, False), (3, True)):
+        shown = tuple(
+            structs.replace(
+                one,
+                traffic=traffic(
+                    ("S1 R1 R1 S1", "R0 S0 S0 R0")[one.rank],
+                    ranks=2,
+                    arrived=tuple(
+                        Arrived(0, s, number, (s != missing,)) for number, s in enumerate(stages[one.rank])
+                    ),
+                ),
+            )
+            for one in made.shown
+        )
+        found = list(everything_crosses(replace(made, shown=shown)))
+
+        assert [(one.kind, one.stage) for one in found] == [("input that did not come", missing)] * is_told
+
+
+def test_a_bystander_is_no_part_of_it_and_ranks_are_those_of_the_world() -> None:
+    """The same pipeline on ranks 1 and 2 of a world of three."""
+    made = crossed("", "", arrived=())
+    world = structs.replace(made.case.world, size=3, pipeline_ranks=(1, 2))
+    outside = structs.replace(made.shown[0], rank=0, pipeline_rank=None)
+    shown = (outside, *(structs.replace(one, rank=one.rank + 1) for one in made.shown))
+    moved = replace(made, case=structs.replace(made.case, world=world), shown=shown)
+
+    assert [message[:27] for _, message in told(moved)] == [
+        "rank 1 sent rank 2 0 bytes;",
+        "rank 2 sent rank 1 0 bytes;",
+    ]
+
+
+def test_the_stage_and_microbatch_that_stayed_are_named_the_first_of_them_only() -> None:
+    """Microbatch 1 goes from rank 1 to rank 0, as it may; microbatch 0 stays on rank 1."""
+    ran = ("1F1 1B1", "0F0 1F0 1B0 0B0 0F1 0B1")
+    found = list(everything_crosses(crossed("", "", ran=ran, m=2, placement=Placement.MIRROR, arrived=())))
+
+    (one,) = [one for one in found if one.kind == "stays on one rank"]
+    assert (one.rank, one.stage, one.microbatch) == (1, 1, 0)
+    assert "rank 1 computes it for stages 0 and 1" in one.message
+
+
+def test_a_later_microbatch_that_stays_is_found_too() -> None:
+    ran = ("0F0 0B0", "1F0 1B0 0F1 1F1 1B1 0B1")
+    found = list(everything_crosses(crossed("", "", ran=ran, m=2, placement=Placement.MIRROR, arrived=())))
+
+    (one,) = [one for one in found if one.kind == "stays on one rank"]
+    assert (one.rank, one.stage, one.microbatch) == (1, 1, 1)

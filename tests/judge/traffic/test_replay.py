@@ -21,6 +21,7 @@ FREE = {
     "what nobody waits for": ("s1", "r0"),
     "unmatched operations are another matter": ("s1 s1 r1", "r0 r0 r0"),
     "a batch and a single message": ("[s1] S1 w0", "r0 [r0] w0 w1"),
+    "collectives to which not all members come are another matter, too": ("C S1", "R0"),
 }
 IN_ORDER = {
     "both begin with the send": ("s1 r1 w0 w1", "s0 r0 w0 w1"),
@@ -35,8 +36,14 @@ IN_ORDER = {
 }
 ALWAYS = {
     "both wait for their sends": ("S1 R1", "S0 R0"),
+    "both wait for their sends, and one for nothing else": ("S1 R1", "S0 r0"),
     "a ring of sends": ("S1 R2", "S2 R0", "S0 R1"),
     "a receive that is posted after a wait for what comes later": ("R1 S1", "R0 S0"),
+    "a collective for which the first of the others waits": ("C s1", "R0 C", "C"),
+    "a collective for which the last of the others waits": ("C s2", "C", "R0 C"),
+    "a collective for which the first of all waits": ("R1 C", "C s0", "C"),
+    "the last of several collectives": ("C S1 C", "C C R0", "C C"),
+    "the first of several collectives": ("S1 C C", "C R0 C", "C C"),
 }
 
 
@@ -85,3 +92,14 @@ def test_a_wait_in_a_circle_says_what_comes_after_it() -> None:
         what = "not reached its receive" if number else "waits for its send"
         peer = f"{'from' if number else 'to'} rank {1 - own}"
         assert tells(sentence, f"rank {own}", what, "float32[1]", peer, f"operation {number}")
+
+
+def test_what_belongs_to_a_batch_is_said_to() -> None:
+    found = circle(exchange(of_ranks("[s1] c w0 w1", "c [r0] w0 w1")))
+
+    assert found is not None
+    batched = [sentence.count("(in a batch)") for sentence in found.sentences]
+    assert batched == [2, 1]
+    assert found.sentences[0].startswith(
+        "rank 0 serves its allreduce of float32[1], operation 1 only after its send"
+    )
