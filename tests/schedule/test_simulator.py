@@ -125,6 +125,13 @@ def test_a_receive_after_its_computation_is_refused_with_the_proof():
         simulate(_table(ONE[0], "1F0 1RECV_F0 1B0 1SEND_B0"))
 
 
+def test_a_table_that_stops_at_its_very_first_action_is_refused():
+    stopped = _table("1F0 1RECV_F0", "0F0 0SEND_F0", placement=(1, 0))
+
+    with pytest.raises(BadTableError, match="rank 0 cannot start 1F0 because its own 1RECV_F0 comes later"):
+        simulate(stopped)
+
+
 @pytest.mark.parametrize(
     "given_costs",
     [{"forward": -1.0}, {"forward": float("nan")}, {"input_grad": ()}, {"bandwidth": 0.0}, {"latency": -1.0}],
