@@ -12,6 +12,7 @@ from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
 from pipeconform.judge.data_parallel import part_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.judge.tensor_parallel import _over_parts
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Sharding, StepShown, Structure
 from pipeconform.oracle.full_model import reference
@@ -253,3 +254,35 @@ def test_what_arrives_otherwise_is_told_apart():
     assert lost[0] == ("placement lost", 0, 1, 1)
     assert other[0] == ("placed otherwise", 0, 1, 1)
     assert exchanged[0] == ("boundary value", 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("placements", "mesh", "cuts", "num_replicas", "over_parts"),
+    [
+        (("S(0)",), (2,), ((0, 2, 1),), 1, (0, 2, 1)),
+        (("R",), (2,), (), 1, None),
+        (("S(0)",), (2,), ((0, 2, 1),), 2, None),
+        (("S(0)", "S(1)"), (3, 2), ((0, 3, 2), (1, 2, 1)), 3, (1, 2, 1)),
+        (("S(0)", "S(0)"), (2, 2), ((0, 2, 0), (0, 2, 1)), 2, (0, 2, 1)),
+        (("_S(0, 2)", "S(0)"), (2, 2), ((0, 2, 1), (0, 2, 0)), 2, (0, 2, 1)),
+        (("S(0)", "R"), (2, 2), ((0, 2, 1),), 2, None),
+        (("R", "S(1)"), (2, 2), ((1, 2, 0),), 2, (1, 2, 0)),
+    ],
+    ids=[
+        "parts alone",
+        "whole",
+        "replicas alone",
+        "of other sizes",
+        "one after the other",
+        "the parts first",
+        "whole on each part",
+        "whole on each replica",
+    ],
+)
+def test_of_a_mesh_of_replicas_and_parts_the_last_axis_is_that_of_the_parts(
+    placements, mesh, cuts, num_replicas, over_parts
+):
+    """Where both cut one dimension, DTensor says by ``_S`` that the parts were cut first."""
+    held = Sharding(placements=placements, mesh=mesh, dim=0, index=0, shape=(4, 4), cuts=cuts)
+
+    assert _over_parts(held, num_replicas) == over_parts
