@@ -6,13 +6,14 @@ import pytest
 import torch
 from msgspec import structs
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import Linear, Mlp, Norm
 from pipeconform.case.case import Model, Optimize, Sgd, Stage, Train, World, Zero
 from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
-from pipeconform.judge.data_parallel import part_of
+from pipeconform.judge.data_parallel import part_of, replicas_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.judge.tensor_parallel import _over_parts
+from pipeconform.judge.tensor_parallel import _over_parts, boundary_cut, placements_kept
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Sharding, StepShown, Structure
 from pipeconform.oracle.full_model import reference
@@ -244,6 +245,15 @@ def crossing(**changes):
 
 def test_parts_that_arrive_as_they_were_handed_over_are_right():
     assert told(boundaries_keep_their_placement(crossing())) == []
+
+
+def test_the_placement_of_every_part_counts_as_compared():
+    """One stage, on two ranks, with two microbatches receives something from another one."""
+    made = dataclasses.replace(crossing(), gauge=(gauge := Gauge()))
+    cut = boundary_cut(made, 0)
+
+    assert list(placements_kept(next(replicas_of(made)), cut)) == []
+    assert gauge.compared == len(made.shown[0].steps[0].forwards) - 2 == 2
 
 
 def test_what_arrives_otherwise_is_told_apart():
