@@ -78,7 +78,8 @@ def functional(call: Call) -> Any:
     if not call.overload._schema.is_mutable:
         return call.overload
     packet, name = getattr(torch.ops.aten, call.name), call.overload._overloadname
-    return getattr(packet, name if name in packet.overloads() and "out" not in name else "default")
+    name = name.removesuffix("out").removesuffix("_")  # ``src_out`` writes what ``src`` returns
+    return getattr(packet, name if name in packet.overloads() else "default")
 
 
 def _convert(call: Call) -> Ball:

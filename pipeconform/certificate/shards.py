@@ -11,7 +11,7 @@ from pipeconform.campaign.together import merged
 from pipeconform.certificate.checks import Checked, check_contents, sound_contents
 from pipeconform.certificate.claimed import target_in
 from pipeconform.certificate.contents import Certificate, Contents
-from pipeconform.certificate.decision import capabilities_of, reasons_against
+from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.machine import differences
 from pipeconform.certificate.package import write_package
 from pipeconform.certificate.packing import packed
@@ -87,10 +87,6 @@ def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> boo
                 raise BadPackageError(
                     f"{path}: certificate.json: {field}: {b!r}, but {first_path} says {a!r}: of different runs"
                 )
-        if capabilities_of(first.result) != capabilities_of(one.result):
-            raise BadPackageError(
-                f"{path}: result.json: implementation: its claims differ from those in {first_path}"
-            )
         found = differences(first.environment[0], one.environment[0])
         if found and not allow:
             raise BadPackageError(

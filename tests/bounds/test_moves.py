@@ -25,7 +25,7 @@ INTO = {
     "scatter": (
         lambda x: x.scatter(1, WHERE, x * 2),
         lambda x: x.scatter_(1, WHERE, x * 2),
-        None,
+        lambda x, out: torch.scatter(x, 1, WHERE, x * 2, out=out),
     ),
     "masked_fill": (lambda x: x.masked_fill(x > 0, 0.3), lambda x: x.masked_fill_(x > 0, 0.3), None),
     "index_put": (

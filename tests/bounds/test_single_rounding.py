@@ -129,6 +129,23 @@ def test_outside_of_the_region_every_addition_rounds():
     assert bool((analysis.error(outside) > 0).all())
 
 
+@pytest.mark.parametrize("dtype", NARROW)
+def test_what_is_looked_up_by_positions_or_chosen_by_truth_values_is_certain(dtype):
+    table, where = drawn(5, 3, dtype=dtype), torch.tensor([[0, 4, 2]])
+    with RunningError() as analysis, analysis.rounding_once():
+        found = [
+            torch.nn.functional.embedding(where[0], table),
+            table.gather(0, where),
+            table[where[0]],
+            table.index_select(0, where[0]),
+            torch.where(table > 0, table, -table),
+            table.masked_fill(table > 0, 1.0),
+            torch.zeros(5, 3, dtype=dtype).index_add(0, where[0], table[:3]),
+        ]
+
+    assert all(not analysis.error(one).any() for one in found)
+
+
 def test_gradients_and_writes_in_place_are_certain_too():
     weight = (drawn(4, 4, dtype=torch.bfloat16) * 0.5).requires_grad_()
     x = drawn(3, 4, dtype=torch.bfloat16, seed=1)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from msgspec import structs
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import Linear, Mlp, Norm
 from pipeconform.case.case import Model, Optimize, Sgd, Stage, Train, World, Zero
 from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
-from pipeconform.judge.data_parallel import part_of
+from pipeconform.judge.data_parallel import part_of, replicas_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.judge.tensor_parallel import _over_parts, boundary_cut, placements_kept
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Sharding, StepShown, Structure
 from pipeconform.oracle.full_model import reference
@@ -245,6 +247,15 @@ def test_parts_that_arrive_as_they_were_handed_over_are_right():
     assert told(boundaries_keep_their_placement(crossing())) == []
 
 
+def test_the_placement_of_every_part_counts_as_compared():
+    """One stage, on two ranks, with two microbatches receives something from another one."""
+    made = dataclasses.replace(crossing(), gauge=(gauge := Gauge()))
+    cut = boundary_cut(made, 0)
+
+    assert list(placements_kept(next(replicas_of(made)), cut)) == []
+    assert gauge.compared == len(made.shown[0].steps[0].forwards) - 2 == 2
+
+
 def test_what_arrives_otherwise_is_told_apart():
     lost = told(boundaries_keep_their_placement(crossing(placements=None)))
     other = told(boundaries_keep_their_placement(crossing(placements=("R",))))
@@ -253,3 +264,35 @@ def test_what_arrives_otherwise_is_told_apart():
     assert lost[0] == ("placement lost", 0, 1, 1)
     assert other[0] == ("placed otherwise", 0, 1, 1)
     assert exchanged[0] == ("boundary value", 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("placements", "mesh", "cuts", "num_replicas", "over_parts"),
+    [
+        (("S(0)",), (2,), ((0, 2, 1),), 1, (0, 2, 1)),
+        (("R",), (2,), (), 1, None),
+        (("S(0)",), (2,), ((0, 2, 1),), 2, None),
+        (("S(0)", "S(1)"), (3, 2), ((0, 3, 2), (1, 2, 1)), 3, (1, 2, 1)),
+        (("S(0)", "S(0)"), (2, 2), ((0, 2, 0), (0, 2, 1)), 2, (0, 2, 1)),
+        (("_S(0, 2)", "S(0)"), (2, 2), ((0, 2, 1), (0, 2, 0)), 2, (0, 2, 1)),
+        (("S(0)", "R"), (2, 2), ((0, 2, 1),), 2, None),
+        (("R", "S(1)"), (2, 2), ((1, 2, 0),), 2, (1, 2, 0)),
+    ],
+    ids=[
+        "parts alone",
+        "whole",
+        "replicas alone",
+        "of other sizes",
+        "one after the other",
+        "the parts first",
+        "whole on each part",
+        "whole on each replica",
+    ],
+)
+def test_of_a_mesh_of_replicas_and_parts_the_last_axis_is_that_of_the_parts(
+    placements, mesh, cuts, num_replicas, over_parts
+):
+    """Where both cut one dimension, DTensor says by ``_S`` that the parts were cut first."""
+    held = Sharding(placements=placements, mesh=mesh, dim=0, index=0, shape=(4, 4), cuts=cuts)
+
+    assert _over_parts(held, num_replicas) == over_parts

@@ -214,7 +214,7 @@ def test_what_is_wrong_with_a_split_point_is_told_in_words(
 ) -> None:
     said = tracing.split_mistake(_case(by="points", wrong=wrong, after=after))
 
-    assert said.startswith(f"the split point {word} 'stages.")
+    assert said.startswith(f"the split point {word} '")
     assert said.endswith(f" {words}")
 
 
@@ -231,7 +231,19 @@ def test_an_error_must_name_the_point() -> None:
 
     assert kinds(case, clear, clear) == []
     assert kinds(case, clear, unclear) == ["unknown split point not named"]
+    assert kinds(case, unclear, clear) == ["unknown split point not named"]
     assert kinds(_case(wrong="branch"), unclear) == []
+
+
+def test_every_error_and_every_accepted_point_counts_as_compared() -> None:
+    gauge = Gauge()
+    list(tracing.refusal_is_clear(_case(by="points", wrong="unknown"), ["'stages.8'", "'stages.8'"], gauge))
+    assert gauge.compared == 2
+
+    evidence = dataclasses.replace(
+        honest(_case()), case=_case(by="points", wrong="empty"), gauge=(accepted := Gauge())
+    )
+    assert len(_kinds(right_or_refused(evidence))) == accepted.compared == 1
 
 
 def test_an_error_about_another_shape_tells_the_two_apart() -> None:

@@ -452,6 +452,16 @@ def test_bounds_are_computed_where_float64_is_or_on_the_cpu() -> None:
     assert where_bounds_are_computed("meta") == "cpu"  # nothing can be computed there
 
 
+@pytest.mark.parametrize("bounds", ["reassociated", "running"])
+def test_bounds_of_a_device_without_float64_are_those_of_the_cpu(bounds) -> None:
+    here, there = (
+        reference(small_case(program=(STEP,)), scale=AT_LOSS, bounds=bounds, device=device)
+        for device in ("cpu", "meta")
+    )
+
+    assert here == there
+
+
 def test_without_bounds_there_are_none_and_with_flow_there_is_what_passes_between_stages() -> None:
     case = small_case(program=(STEP,))
     plain = reference(case, scale=AT_LOSS).steps[0]
