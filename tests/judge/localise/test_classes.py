@@ -120,12 +120,21 @@ def test_bounds_that_are_not_needed_are_not_asked_for() -> None:
     [
         ((1.0,), 1.0),
         ((1.0, 9.0), 1.0),
+        ((1.25, 9.0), 1.25),
         ((9.0, 1.0), 1.0),
         ((3.0, -2.0), 1.0),
         ((3.0, 2.0, -4.0), 1.0),
         ((9.0, 1.25, 7.0), 1.25),
     ],
-    ids=["alone", "the first", "the last", "two parts", "three parts", "in the middle"],
+    ids=[
+        "alone",
+        "the first",
+        "the first within its bound",
+        "the last",
+        "two parts",
+        "three parts",
+        "in the middle",
+    ],
 )
 def test_a_gradient_may_pass_repeatedly_or_in_parts(mine: tuple[float, ...], chosen: float) -> None:
     found = classes().best(0, array(1), [array(one) for one in mine], PLACE, scale=1.0)
