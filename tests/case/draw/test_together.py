@@ -52,6 +52,15 @@ def test_the_pairs_of_stages_are_all_that_come_in_turn_and_go_together():
     ]
 
 
+def test_a_pair_needs_what_either_of_its_parts_needs():
+    for pair in PAIRS:
+        parts = (pair.first, pair.second)
+        assert pair.subject.several_microbatches == any(one.several_microbatches for one in parts)
+        assert pair.subject.squares == any(one.squares for one in parts)
+        assert pair.subject.least_stages == max(one.least_stages for one in parts)
+        assert all(one.needs <= pair.subject.needs for one in parts)
+
+
 def test_neighbours_come_first_and_what_is_compiled_last():
     first = [pair.foci for pair in PAIRS if pair.focus is Focus.TOGETHER]
     compiled = [Focus.COMPILED in foci for foci in first]
