@@ -165,6 +165,16 @@ STEPS: tuple[Step, ...] = (
         signature=".*: (accepted|silent wrong result)",
         advice="check it before computing, and raise an error that names stage, tensor, expected and actual",
     ),
+    Step(
+        signature="parameter not rounded from a copy",
+        advice="let the optimizer step float32 copies and round them into the parameters, and set the copies, too, where "
+        "a state is loaded",
+    ),
+    Step(
+        signature="loss scale",
+        advice="take the maximum over all ranks of whether a gradient is not finite before any of them steps, and let "
+        "all lower their scale by it",
+    ),
 )
 """All remedies; the first that suits is shown."""
 

@@ -61,6 +61,8 @@ EXAMPLES = {
     ("synchronised too early", ""): "no_sync()",
     ("second close raises", ""): "close()",
     ("input_shape: accepted", ""): "names stage, tensor, expected and actual",
+    ("parameter not rounded from a copy", ""): "step float32 copies",
+    ("loss scale", ""): "the maximum over all ranks",
 }
 WITHOUT = {
     "a backward of another step",

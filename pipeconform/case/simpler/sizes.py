@@ -121,8 +121,6 @@ def _of_replica(one: AnyPerturbation, num: int) -> AnyPerturbation:
 def _resized(case: Case, p: int, v: int) -> Iterator[Case]:
     """The case on its first p ranks, keeping special stages first, then those at the ends of the pipeline."""
     wanted = p * v + num_surplus(case.world.misplan, num_ranks=p)
-    if wanted > case.num_stages:
-        return
     named = _named(case)
     last = case.num_stages - 1
     # the ends of a pipeline differ from its middle

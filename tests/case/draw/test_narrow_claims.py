@@ -51,6 +51,9 @@ NARROWED: Mapping[str, Capabilities] = {
     **{f"without {one}": replace(ALL, features=ALL.features - {one}) for one in sorted(Feature)},
     **{f"only {one}": replace(ALL, features=frozenset({one})) for one in sorted(Feature)},
     "only ties of stages": replace(ALL, features=TIES),
+    "only unused parameters, in replicas without options": replace(
+        _replicated(options=()), features=frozenset({Feature.UNUSED_PARAMETERS})
+    ),
     **{
         f"boundaries with {name} {value}": replace(ALL, boundary=replace(BOUNDARY, **{name: value}))
         for name, value in (
