@@ -167,8 +167,8 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         signature="parameter not rounded from a copy",
-        advice="let the optimizer step float32 copies and round them into the parameters, and set the copies, too, where "
-        "a state is loaded",
+        advice="let the optimizer step float32 copies and round them into the parameters, and set the copies, "
+        "too, where a state is loaded",
     ),
     Step(
         signature="loss scale",

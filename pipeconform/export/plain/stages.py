@@ -25,8 +25,6 @@ _FRESH = (
     blocks.Deferred,
 )
 """Blocks whose result is no view, where there is no sequence."""
-_OURS = (blocks.SyncedNorm, blocks.Compiled, blocks.Embedding, blocks.Head, blocks.Overflowing)
-"""Blocks that no expression of a few words makes."""
 
 
 def stages_text(case: Case) -> tuple[str, str]:
@@ -94,7 +92,7 @@ def block_text(block: blocks.AnyBlock, width: int) -> str:
             text = f"nn.Linear({width}, {width}{'' if bias else ', bias=False'})"
         case blocks.Norm():
             text = f"nn.LayerNorm({width})"
-        case _ if isinstance(block, _OURS):
+        case blocks.SyncedNorm() | blocks.Compiled() | blocks.Embedding() | blocks.Head():
             raise NotPlainError(f"a stage has the block {type(block).__name__}")
         case _:
             names = [name for name in block.__struct_fields__ if name != "frozen"]
