@@ -35,7 +35,7 @@ class _OldMasters(Masters):
         pass
 
 
-@breaks("TRN-23", tells=_WRONG, source="https://github.com/NVIDIA/Megatron-LM/issues/476")
+@breaks("TRN-23", tells=_WRONG)
 class CopiesNotLoaded(ReferencePipeline):
     """A loaded state does not reach the copies: the next update overwrites it."""
 
