@@ -41,7 +41,8 @@ def stored() -> dict[str, dict[str, str]]:
 def replayed(case: Path, *, python: Path) -> str:
     """``met``, or what the case shows."""
     chapter, number, _ = case.stem.split("-", 2)
-    command = [str(python), "-W", "ignore", "-m", "pipeconform", "replay", str(case), "--impl", "torch"]
+    impl = "torch-ddp" if chapter == "dpw" else "torch"
+    command = [str(python), "-W", "ignore", "-m", "pipeconform", "replay", str(case), "--impl", impl]
     try:
         done = subprocess.run(
             [*command, "--requirement", f"{chapter.upper()}-{number}"],

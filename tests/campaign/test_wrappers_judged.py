@@ -67,7 +67,11 @@ def _file(identifier: str) -> str:
     return WRAPPER_JUDGEMENTS[identifier].judge.__module__
 
 
-@pytest.mark.parametrize("identifier", first_of_each({one: one for one in WRAPPER_JUDGEMENTS}, _file))
+QUICK_FIRST = sorted(WRAPPER_JUDGEMENTS, key="DPW-42".__ne__)
+"""DPW-39 to DPW-41, in the same file, have every pair of sizes, and take longer than all others together."""
+
+
+@pytest.mark.parametrize("identifier", first_of_each({one: one for one in QUICK_FIRST}, _file))
 def test_the_reference_meets_every_requirement(pools: Pools, identifier: str) -> None:
     cell = _judged(_campaign(pools, "reference-wrapper"), identifier)
 

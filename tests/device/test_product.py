@@ -41,6 +41,7 @@ def statuses(result: dict[str, Any]) -> dict[str, str]:
     return {cell["requirement"]: cell["status"] for cell in result["cells"] if cell["variant"] == "default"}
 
 
+@tenths.long
 @pytest.mark.usefixtures("device")
 def test_an_engine_that_sends_in_batches_is_not_accused_where_the_backend_coalesces(tmp_path: Path) -> None:
     """torch's pipelining uses batch_isend_irecv; works of the operations inside are good for nothing."""
@@ -58,6 +59,7 @@ def test_a_group_is_tried_with_a_tensor_of_the_device_and_the_result_says_which(
     assert pinned["torch.use_deterministic_algorithms"] == "True"
 
 
+@tenths.long
 @pytest.mark.usefixtures("device")
 def test_a_backend_that_does_not_serve_the_device_is_the_machines_fault(tmp_path: Path) -> None:
     done = pipeconform(
