@@ -136,6 +136,8 @@ class _Sharded(Replicas):
         super().__init__(root, [group for mesh in meshes for group in mesh.get_all_groups()])
         self._root = root
         root.set_reshard_after_forward(False)
+        if hasattr(root, "set_manual_backward_finalization"):
+            root.set_manual_backward_finalization(True)
         self._parts: list[Any] = [part for part in root.modules() if isinstance(part, FSDPModule)]
 
     @contextmanager
@@ -158,7 +160,10 @@ class _Sharded(Replicas):
 
     def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
         self._synchronise(True)
-        self._root._get_fsdp_state()._root_post_backward_final_callback()  # there is no public name for it
+        if hasattr(self._root, "finalize_backward"):
+            self._root.finalize_backward()
+        else:  # before torch 2.15 there is no public name for it
+            self._root._get_fsdp_state()._root_post_backward_final_callback()
 
     def _synchronise(self, value: bool) -> None:
         self._root.set_requires_gradient_sync(value)

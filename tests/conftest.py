@@ -12,6 +12,7 @@ import pytest
 from tests import tenths
 from tests.asked_again import AskedAgain
 from tests.gone_on import GoneOn
+from tests.kept_together import keep_together
 from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
@@ -41,6 +42,7 @@ def pytest_collection_modifyitems(config, items):
     number = config.getoption("--tenth")
     if number is not None:
         tenths.take(items, number=number)
+    keep_together(items)
 
 
 def pytest_collection_finish():

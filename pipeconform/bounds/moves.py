@@ -145,6 +145,7 @@ MOVEMENTS: Final[Mapping[str, Rule]] = MappingProxyType(
             "index_select",
             "gather",
             "index",
+            "index_fill",
             "flip",
             "roll",
             "repeat",

@@ -141,9 +141,7 @@ class CheckedPipeline:
         """Text or None; called only if the adapter claims `Feature.DECLARED_TABLE`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, DeclaresTable):
-            raise ContractError(
-                f"build() returned {_shown(pipeline)}, which lacks table(), but Feature.DECLARED_TABLE is claimed"
-            )
+            raise _lacking(pipeline, "table()", "Feature.DECLARED_TABLE")
         found = pipeline.table()
         _require(isinstance(found, str | None), "table()", found, "CSV text or None")
         return found
@@ -152,10 +150,7 @@ class CheckedPipeline:
         """The operations of each owned stage; called only if the adapter claims `Feature.STAGE_OPERATIONS`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, OffersStages):
-            raise ContractError(
-                f"build() returned {_shown(pipeline)}, which lacks open_stages(), "
-                f"but Feature.STAGE_OPERATIONS is claimed"
-            )
+            raise _lacking(pipeline, "open_stages()", "Feature.STAGE_OPERATIONS")
         found = pipeline.open_stages(batch)
         _require_stages("open_stages()", found)
         for stage, operations in found.items():
@@ -168,10 +163,7 @@ class CheckedPipeline:
         """A sequence of boundaries; called only if the adapter claims `TracingClaim.knows_boundaries`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, KnowsBoundaries):
-            raise ContractError(
-                f"build() returned {_shown(pipeline)}, which lacks boundaries(), "
-                f"but TracingClaim.knows_boundaries is claimed"
-            )
+            raise _lacking(pipeline, "boundaries()", "TracingClaim.knows_boundaries")
         found = pipeline.boundaries()
         _require(_is_sequence(found), "boundaries()", found, "a list or tuple")
         for index, value in enumerate(found):
@@ -183,10 +175,7 @@ class CheckedPipeline:
         """A 0-d tensor or None; called only if the adapter claims `Feature.GRADIENT_NORM`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, MeasuresGradients):
-            raise ContractError(
-                f"build() returned {_shown(pipeline)}, which lacks gradient_norm(), "
-                f"but Feature.GRADIENT_NORM is claimed"
-            )
+            raise _lacking(pipeline, "gradient_norm()", "Feature.GRADIENT_NORM")
         found = pipeline.gradient_norm()
         _require(isinstance(found, torch.Tensor | None), "gradient_norm()", found, "a tensor or None")
         _require(found is None or found.numel() == 1, "gradient_norm()", found, "one number")
@@ -196,10 +185,7 @@ class CheckedPipeline:
         """A number or None; called only if the plan scales losses."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, ScalesLosses):
-            raise ContractError(
-                f"build() returned {_shown(pipeline)}, which lacks loss_scale(), "
-                f"but Feature.LOSS_SCALING is claimed"
-            )
+            raise _lacking(pipeline, "loss_scale()", "Feature.LOSS_SCALING")
         found = pipeline.loss_scale()
         _require(isinstance(found, int | float | None), "loss_scale()", found, "a number or None")
         return None if found is None else float(found)
@@ -207,6 +193,10 @@ class CheckedPipeline:
     def close(self) -> None:
         """Close the pipeline."""
         self._pipeline.close()
+
+
+def _lacking(pipeline: object, method: str, claim: str) -> ContractError:
+    return ContractError(f"build() returned {_shown(pipeline)}, which lacks {method}, but {claim} is claimed")
 
 
 def _numbered(where: str, values: Sequence[torch.Tensor] | None) -> list[tuple[str, torch.Tensor]]:

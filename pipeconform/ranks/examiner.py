@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -348,8 +348,15 @@ def _ends_by_itself(group: str) -> bool:
 
     found = c10d._resolve_process_group(c10d.GroupName(group))  # type: ignore[attr-defined]  # not exported
     backends = [found._get_backend(device) for device in found._device_types]
-    options = [getattr(getattr(one, "wrapped_pg", one), "options", None) for one in backends]  # DETAIL wraps
+    options = [_options_of(getattr(one, "wrapped_pg", one)) for one in backends]  # DETAIL wraps
     return any(one is not None and one._timeout.total_seconds() < _LONG for one in options)
+
+
+def _options_of(backend: Any) -> Any:
+    try:
+        return getattr(backend, "options", None)
+    except RuntimeError:  # since torch 2.15 of a vendor's backend that has none
+        return None
 
 
 def _called(stack: Sequence[FrameType]) -> Wait | None:

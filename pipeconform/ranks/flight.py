@@ -26,7 +26,7 @@ __all__ = ["SIZE", "Flight", "flights_in", "flights_of_this_rank"]
 SIZE = "TORCH_FR_BUFFER_SIZE"
 """How many operations torch records; without this variable the backend decides."""
 _DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
-"""The functions of torch's builds with and without NCCL; the first that exists is used."""
+"""The functions of torch's builds, for NCCL and for other backends; a build with NCCL has both."""
 _MOST = 8
 _DTYPES = {
     "Byte": "uint8",
@@ -66,14 +66,13 @@ def flights_of_this_rank() -> tuple[Flight, ...]:
 
     if not dist.is_initialized() or not ("nccl" in dist.get_backend() or SIZE in os.environ):
         return ()
-    source = next(
-        (found for name in _DUMPS if (found := getattr(torch._C._distributed_c10d, name, None))), None
-    )
-    if source is None:
-        return ()
-    # without stacks: formatting them needs Python's lock, for which another thread may wait
-    dump = source(includeCollectives=True, includeStackTraces=False, onlyActive=False)
-    return flights_in(pickle.loads(dump), rank=dist.get_rank())  # noqa: S301 - torch's own, of this process
+    found: list[Flight] = []
+    for source in (getattr(torch._C._distributed_c10d, name, None) for name in _DUMPS):
+        if source is not None:
+            # without stacks: formatting them needs Python's lock, for which another thread may wait
+            dump = source(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+            found += flights_in(pickle.loads(dump), rank=dist.get_rank())  # noqa: S301 - torch's own, of this process
+    return tuple(dict.fromkeys(found))[:_MOST]
 
 
 def flights_in(dump: Mapping[str, Any], *, rank: int) -> tuple[Flight, ...]:

@@ -21,6 +21,7 @@ from pipeconform.schedule.table import Table, without_communication
 from pipeconform.schedule.trace import to_chrome_trace
 from pipeconform.schedule.verifier import verify
 from pipeconform.schedule.violation import Delivery, Rule, Violation
+from pipeconform.schedule.waits import with_waits
 
 __all__ = [
     "Action",
@@ -51,6 +52,7 @@ __all__ = [
     "too_much_bubble",
     "verify",
     "verify_named",
+    "with_waits",
     "without_communication",
     "write_table",
 ]

@@ -3,14 +3,16 @@
 A simple action is written stage, kind, microbatch: ``2F0`` runs the forward of stage 2 on microbatch 0,
 ``1SEND_B3`` sends the gradient of stage 1's *input* for microbatch 3, ``3UNSHARD`` gathers the
 parameters of stage 3 (no microbatch). Two kinds are made of parts: ``(3F2;4B0)OVERLAP_F_B`` runs a
-forward and a backward as one (spelled exactly as torch 2.13 spells it) and ``(1SEND_F0;1RECV_B0)BATCH``
-issues several transfers at once (our own notation; torch's table formats have none for it).
+forward and a backward as one and ``(1SEND_F0;1RECV_B0)BATCH`` issues several transfers at once (our own
+notation; torch's table formats have none for it). All others are spelled as torch spells them; waits for
+sends and reductions are in its tables since 2.15.
 """
 
 from __future__ import annotations
 
 import enum
 import re
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pipeconform.errors import BadTableError
@@ -35,15 +37,21 @@ class Kind(enum.IntEnum):
     """Send the gradient of this stage's input to the previous stage."""
     RECV_B = 7
     """Receive the gradient of this stage's output from the next stage."""
-    UNSHARD = 8
+    WAIT_SEND_F = 8
+    """Wait until this stage's output has been sent; a send that is waited for does not hold its rank up itself."""
+    WAIT_SEND_B = 9
+    """Wait until the gradient of this stage's input has been sent."""
+    UNSHARD = 10
     """Gather the parameters of a sharded stage."""
-    RESHARD = 9
+    RESHARD = 11
     """Free the gathered parameters."""
-    REDUCE_GRAD = 10
+    REDUCE_GRAD = 12
     """Reduce the accumulated gradients over the replicas."""
-    OVERLAP_F_B = 11
+    WAIT_REDUCE_GRAD = 13
+    """Wait until they have been reduced."""
+    OVERLAP_F_B = 14
     """A forward and a backward run as one."""
-    BATCH = 12
+    BATCH = 15
     """Transfers issued as one."""
 
 
@@ -51,7 +59,9 @@ COMPUTE = frozenset({Kind.F, Kind.B, Kind.I, Kind.W})
 SENDS = frozenset({Kind.SEND_F, Kind.SEND_B})
 RECEIVES = frozenset({Kind.RECV_F, Kind.RECV_B})
 COMMUNICATION = SENDS | RECEIVES
-SHARDING = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD})
+WAITED_FOR = MappingProxyType({Kind.WAIT_SEND_F: Kind.SEND_F, Kind.WAIT_SEND_B: Kind.SEND_B})
+"""The send that each kind of wait is for."""
+SHARDING = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD, Kind.WAIT_REDUCE_GRAD})
 COMPOSITE = frozenset({Kind.OVERLAP_F_B, Kind.BATCH})
 
 MAX_INDEX = 2**31 - 2
@@ -59,7 +69,9 @@ _MOST_DIGITS = 40  # leading zeros are accepted, but not arbitrarily many
 """The largest stage or microbatch a table can hold (32-bit storage, one value kept for "none")."""
 
 _SIMPLE = re.compile(
-    r"(?P<stage>[0-9]+)(?P<kind>SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|F|B|I|W)(?P<mb>[0-9]*)"
+    r"(?P<stage>[0-9]+)"
+    r"(?P<kind>(?:WAIT_)?SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|(?:WAIT_)?REDUCE_GRAD|F|B|I|W)"
+    r"(?P<mb>[0-9]*)"
 )
 _COMPOSITE = re.compile(r"\((?P<parts>[^()]*)\)(?P<kind>[A-Z_]+)")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeconform.schedule.actions import RECEIVES, SENDS
+from pipeconform.schedule.actions import RECEIVES, SENDS, WAITED_FOR
 from pipeconform.schedule.circles import shortest_circle
-from pipeconform.schedule.dependencies import Index, Needs, mates, needs
+from pipeconform.schedule.dependencies import Index, Needs, awaited_sends, mates, needs
 from pipeconform.schedule.violation import Delivery, Rule, Violation
 from pipeconform.schedule.waiting import Waiting, waiting
 
@@ -51,7 +51,8 @@ def _because(index: Index, graph: Waiting, node: int, need: int) -> str:
     if node >= table.num_entries:
         return _queue_because(index, graph, node, need)
     action, rank = table.action_at(node), int(index.ranks[node])
-    subject = f"rank {rank} cannot {'finish' if action.kind in SENDS else 'start'} {action}"
+    ends = action.kind in SENDS or action.kind in WAITED_FOR
+    subject = f"rank {rank} cannot {'finish' if ends else 'start'} {action}"
     if need >= table.num_entries:
         return f"{subject} because {_not_due(index, _awaited(index, graph, node, need))}"
     other, owner = table.action_at(need), int(index.ranks[need])
@@ -80,7 +81,9 @@ def _awaited(index: Index, graph: Waiting, node: int, need: int) -> int:
     assert graph.queues is not None
     assert graph.ends is not None
     needed, mate = needs(index), mates(index)
-    ends = (node, int(mate[node]), int(needed.data[node]), int(needed.post[node]))
+    sent = int(awaited_sends(index)[node])
+    own = node if sent < 0 else sent
+    ends = (own, int(mate[own]), int(needed.data[node]), int(needed.post[node]))
     due = dict(zip(graph.ends.tolist(), graph.queues.due.tolist(), strict=True))
     return next(row for row in ends if row >= 0 and due.get(row) == need)
 

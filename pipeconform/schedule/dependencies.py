@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeconform.schedule.actions import Kind
+from pipeconform.schedule.actions import WAITED_FOR, Kind
 from pipeconform.schedule.table import OVERLAP_FIRST, Table, ranks_of_rows
 
 Rows = npt.NDArray[np.int64]
-NUM_INDEXED = 8
+NUM_INDEXED = 10
 """Kinds with a microbatch; their codes come first."""
 
 
@@ -118,3 +118,17 @@ def mates(index: Index) -> Rows:
         stages = table.stages[rows].astype(np.int64)
         mate[rows] = index.lookup(other, stages + step, table.microbatches[rows].astype(np.int64))
     return mate
+
+
+def awaited_sends(index: Index) -> Rows:
+    """For every wait the send that it is for, −1 for other rows and where its rank has not sent that before."""
+    table = index.table
+    found = np.full(table.num_entries, -1, np.int64)
+    for kind, send in WAITED_FOR.items():
+        rows = np.flatnonzero((table.kinds == kind) & index.in_range)
+        sent = index.lookup(
+            send, table.stages[rows].astype(np.int64), table.microbatches[rows].astype(np.int64)
+        )
+        here = (sent >= 0) & (sent < rows) & (index.ranks[sent] == index.ranks[rows])
+        found[rows[here]] = sent[here]
+    return found

@@ -108,5 +108,5 @@ def _turn(table: Table, *, early: bool) -> npt.NDArray[np.int8]:
     With early receives, rows that end at that time come first (0) and rows that take no time last (2); with late ones,
     all other rows start at that time and come after the transfers (2).
     """
-    takes_time = table.kinds < Kind.UNSHARD
+    takes_time = table.kinds < Kind.SEND_F
     return np.where(takes_time & early, 0, 2).astype(np.int8)

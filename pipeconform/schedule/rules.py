@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipeconform.schedule.actions import COMPUTE, Kind
+from pipeconform.schedule.actions import COMPUTE, WAITED_FOR, Kind
 from pipeconform.schedule.dependencies import Index, Rows
 from pipeconform.schedule.memory import in_flight_after
 from pipeconform.schedule.table import OVERLAP_FIRST, ranks_of_rows, rows_of
@@ -136,7 +136,8 @@ def _not_before(index: Index, early: Rows, late: Rows, rule: Rule) -> Iterator[V
     wrong = (late >= 0) & (late < early)
     wrong[wrong] = index.ranks[early[wrong]] == index.ranks[late[wrong]]
     for before, after in zip(early[wrong].tolist(), late[wrong].tolist(), strict=True):
-        message = f"{at(index, after)} comes before {at(index, before)}, whose result it needs"
+        why = "for which it waits" if index.table.kinds[after] in WAITED_FOR else "whose result it needs"
+        message = f"{at(index, after)} comes before {at(index, before)}, {why}"
         yield Violation(rule, message, (after, before))
 
 
@@ -174,6 +175,27 @@ def transfers_in_order(index: Index) -> Iterator[Violation]:
     yield from _not_before(index, backward, index.all_of(Kind.SEND_B), Rule.ORDER)
     yield from _not_before(index, index.all_of(Kind.RECV_F), forward, Rule.ORDER)
     yield from _not_before(index, index.all_of(Kind.RECV_B), backward, Rule.ORDER)
+
+
+def waits_matched(index: Index) -> Iterator[Violation]:
+    """Every wait comes after a send that it is for; and where sends are waited for, each is, once."""
+    table = index.table
+    if not rows_of(table, WAITED_FOR).any():
+        return
+    for kind, sent in WAITED_FOR.items():
+        num = counts(index, kind)
+        yield from _repeated(index, kind, num)
+        sends, waits = index.all_of(sent), index.all_of(kind)
+        elsewhere = (sends < 0) | (index.ranks[sends] != index.ranks[waits])
+        for stage, microbatch in _each((waits >= 0) & elsewhere):
+            row = int(waits[stage, microbatch])
+            message = f"{at(index, row)}: its rank never does {stage}{sent.name}{microbatch}"
+            yield Violation(Rule.MATCHING, message, (row,))
+        for stage, microbatch in _each((sends >= 0) & (waits < 0)):
+            row = int(sends[stage, microbatch])
+            message = f"{at(index, row)}: nothing waits for it, but other sends are waited for"
+            yield Violation(Rule.MATCHING, message, (row,))
+        yield from _not_before(index, sends, waits, Rule.ORDER)
 
 
 def in_flight_bounded(index: Index, *, bounds: Sequence[int], until: Kind) -> Iterator[Violation]:

@@ -9,12 +9,14 @@ import numpy as np
 from pipeconform.schedule.actions import COMPUTE, SHARDING, Kind
 from pipeconform.schedule.dependencies import Index
 from pipeconform.schedule.rules import at
-from pipeconform.schedule.table import rows_of
+from pipeconform.schedule.table import Table, rows_of
 from pipeconform.schedule.violation import Rule, Violation
 
 
 def sharding_kept(index: Index) -> Iterator[Violation]:
-    """Parameters are gathered, used and freed in turn, and reduced at most once, after the last backward.
+    """Parameters are gathered, used and freed in turn, gradients reduced at most once, after the last backward.
+
+    A wait comes after the reduction that it is for, and where reductions are waited for, each is, once.
 
     A stage without sharding actions is not judged.
     """
@@ -22,7 +24,7 @@ def sharding_kept(index: Index) -> Iterator[Violation]:
     sharding = np.flatnonzero(rows_of(table, SHARDING))
     if not sharding.size:
         return
-    gathers = sharding[table.kinds[sharding] != Kind.REDUCE_GRAD]
+    gathers = sharding[np.isin(table.kinds[sharding], [Kind.UNSHARD, Kind.RESHARD])]
     gathered_at: dict[int, int] = {}
     sharded = set(table.stages[gathers].tolist())
     for row in np.flatnonzero(rows_of(table, COMPUTE | {Kind.UNSHARD, Kind.RESHARD})).tolist():
@@ -42,21 +44,41 @@ def sharding_kept(index: Index) -> Iterator[Violation]:
     for row in gathered_at.values():
         yield Violation(Rule.SHARDING, f"{at(index, row)}: never freed again", (row,))
     yield from _reductions(index)
+    yield from _waits(index)
+
+
+def _rows_by_stage(table: Table, kind: Kind) -> dict[int, list[int]]:
+    rows: dict[int, list[int]] = {}
+    for row in np.flatnonzero(rows_of(table, [kind])).tolist():
+        rows.setdefault(int(table.stages[row]), []).append(row)
+    return rows
 
 
 def _reductions(index: Index) -> Iterator[Violation]:
     table = index.table
-    reduced: dict[int, int] = {}
-    for row in np.flatnonzero(rows_of(table, [Kind.REDUCE_GRAD])).tolist():
-        stage = int(table.stages[row])
-        if stage in reduced:
-            message = f"{at(index, row)}: reduced already by {at(index, reduced[stage])}"
-            yield Violation(Rule.SHARDING, message, (row, reduced[stage]))
-            continue
-        reduced[stage] = row
-        stop = int(table.offsets[index.ranks[row] + 1])
-        after = np.arange(row + 1, stop)
+    for stage, (first, *others) in _rows_by_stage(table, Kind.REDUCE_GRAD).items():
+        after = np.arange(first + 1, int(table.offsets[index.ranks[first] + 1]))
         later = after[(table.stages[after] == stage) & np.isin(table.kinds[after], [Kind.B, Kind.W])]
         if later.size:
-            message = f"{at(index, row)} comes before {at(index, int(later[0]))}, whose gradient it misses"
-            yield Violation(Rule.SHARDING, message, (row, int(later[0])))
+            message = f"{at(index, first)} comes before {at(index, int(later[0]))}, whose gradient it misses"
+            yield Violation(Rule.SHARDING, message, (first, int(later[0])))
+        for row in others:
+            message = f"{at(index, row)}: reduced already by {at(index, first)}"
+            yield Violation(Rule.SHARDING, message, (row, first))
+
+
+def _waits(index: Index) -> Iterator[Violation]:
+    begun = _rows_by_stage(index.table, Kind.REDUCE_GRAD)
+    ended = _rows_by_stage(index.table, Kind.WAIT_REDUCE_GRAD)
+    for stage, (first, *others) in ended.items():
+        mine = [row for row in begun.get(stage, ()) if row < first and index.ranks[row] == index.ranks[first]]
+        if not mine:
+            message = f"{at(index, first)}: no reduction of the stage has been begun before"
+            yield Violation(Rule.SHARDING, message, (first,))
+        for row in others:
+            message = f"{at(index, row)}: waited for already by {at(index, first)}"
+            yield Violation(Rule.SHARDING, message, (row, first))
+    for stage, (first, *_) in begun.items():
+        if ended and stage not in ended:
+            message = f"{at(index, first)}: nothing waits for it, but other reductions are waited for"
+            yield Violation(Rule.SHARDING, message, (first,))

@@ -195,8 +195,8 @@ class Table:
 
 
 def without_communication(table: Table) -> Table:
-    """The same table without sends and receives (batches vanish, sharding actions stay)."""
-    keep = (table.kinds < Kind.SEND_F) | (table.kinds > Kind.RECV_B)
+    """The same table without sends, receives and waits for sends (batches vanish, sharding actions stay)."""
+    keep = (table.kinds < Kind.SEND_F) | (table.kinds > Kind.WAIT_SEND_B)
     before = np.concatenate(([0], np.cumsum(keep, dtype=np.int64)))
     return Table(
         num_ranks=table.num_ranks,

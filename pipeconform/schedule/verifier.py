@@ -55,6 +55,7 @@ def verify(
     if table.has_communication if communication is None else communication:
         checks.append(rules.transfers_matched(index, forward_only=forward_only))
         checks.append(rules.transfers_in_order(index))
+    checks.append(rules.waits_matched(index))
     for bounds, until in ((max_in_flight_input, Kind.I), (max_in_flight_weight, Kind.W)):
         if bounds is not None:
             if len(bounds) != table.num_ranks:

@@ -1,8 +1,9 @@
 """What each row of a table waits for under each delivery, as programs of nodes for `progress.run_programs`.
 
 Every row is a node and every rank a program. A computation waits for the transfer that brings its data, a synchronous
-send for its own transfer. Without batches and without order this is all: a receive is a row that waits for nothing, so
-it is posted once it is done. Otherwise the transfers' ends are in `queues`, whose programs follow those of the ranks.
+send for its own transfer; a send that a later row waits for leaves the waiting to that row. Without batches and without
+order this is all: a receive is a row that waits for nothing, so it is posted once it is done. Otherwise the transfers'
+ends are in `queues`, whose programs follow those of the ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeconform.schedule.actions import SENDS
-from pipeconform.schedule.dependencies import Index, Needs, Rows, mates
+from pipeconform.schedule.dependencies import Index, Needs, Rows, awaited_sends, mates
 from pipeconform.schedule.queues import Ends, Queues, queues
 from pipeconform.schedule.table import ALONE, BATCH_FIRST, OVERLAP_FIRST, Table, rows_of
 from pipeconform.schedule.violation import Delivery
@@ -43,8 +44,8 @@ def without_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waitin
     """As `waiting`, for a table without batches and a delivery without order."""
     table, one = index.table, needed.data.copy()
     if delivery is not Delivery.BUFFERED:
-        sends = np.flatnonzero(rows_of(table, SENDS))
-        one[sends] = mates(index)[sends]
+        waits, sends = _held_up(index)
+        one[waits] = mates(index)[sends]
     return Waiting(table.offsets, one, needed.post)
 
 
@@ -68,11 +69,20 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
     one, two = due[needed.data], needed.post
     if delivery is not Delivery.BUFFERED:
         two = due[needed.post]
-        sends = rows[rows_of(table, SENDS)[rows]]
-        one[sends], two[sends] = due[sends], due[mate[sends]]
+        waits, sends = _held_up(index)
+        one[waits], two[waits] = due[sends], due[mate[sends]]
     halves = ((table.offsets, found.stops), (one, found.one), (two, found.two))
     offsets, one, two = map(np.concatenate, halves)
     return Waiting(offsets, one, two, found, rows)
+
+
+def _held_up(index: Index) -> tuple[Rows, Rows]:
+    """The rows that wait for a transfer to be served, and the send of each."""
+    sent = awaited_sends(index)
+    waits = np.flatnonzero(sent >= 0)
+    sends = np.flatnonzero(rows_of(index.table, SENDS))
+    sends = sends[~np.isin(sends, sent)]
+    return np.concatenate((sends, waits)), np.concatenate((sends, sent[waits]))
 
 
 def _queue(index: Index, rows: Rows, others: Rows, opens: Rows, delivery: Delivery) -> Rows:

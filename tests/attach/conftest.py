@@ -15,6 +15,7 @@ from pipeconform.attach.pools import AttachedPools, Controller
 from tests.attach.sites import GUARD, PRELOAD, TOKEN, Site, controller_of, make_site
 
 
+@pytest.hookimpl(tryfirst=True)  # before the rest of the tests that share something are kept together
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share two agents in one process of pytest-xdist: agents take seconds to start.
 

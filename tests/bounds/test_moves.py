@@ -28,6 +28,11 @@ INTO = {
         lambda x, out: torch.scatter(x, 1, WHERE, x * 2, out=out),
     ),
     "masked_fill": (lambda x: x.masked_fill(x > 0, 0.3), lambda x: x.masked_fill_(x > 0, 0.3), None),
+    "index_fill": (
+        lambda x: x.index_fill(0, torch.tensor([0, 2]), 0.3),
+        lambda x: x.index_fill_(0, torch.tensor([0, 2]), 0.3),
+        None,
+    ),
     "index_put": (
         lambda x: x.index_put((torch.tensor([0, 2]),), x[:2] * 2),
         lambda x: x.index_put_((torch.tensor([0, 2]),), x[:2] * 2),

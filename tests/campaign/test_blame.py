@@ -75,8 +75,8 @@ ADAPTERS = [
         "NumbersStagesAnew",
         r"gradients\(\) has stage 10, which owned\(\) does not have; expected \[0\] at most",
     ),
-    ("NoDevice", r"no such device or backend: .*CUDA(.*\n)*.*choose another --device"),
-    ("NoBackend", r"no such device or backend: .*NCCL(.*\n)*.*choose another --device"),
+    ("NoDevice", r"no such device or backend: .*(CUDA|NVIDIA)(.*\n)*.*choose another --device"),
+    ("NoBackend", r"no such device or backend: .*MPI(.*\n)*.*choose another --device"),
 ]
 """Mistakes that show while a case runs, and what is said."""
 
@@ -99,7 +99,7 @@ RAISING_ADAPTERS = {
     "CallsWithTooMuch": "torch.nn.Linear(3, 3, 3, 3, 3, 3)",
     "SetsUpWrongly": 'self.port = self.ports["first"]',
     "NoDevice": 'torch.zeros(1, device="cuda")',
-    "NoBackend": 'dist.new_group(backend="nccl")',
+    "NoBackend": 'dist.new_group(backend="mpi")',
     "MisspellsInDescribe": "return self.descripton",
     "ClaimsUnknown": 'claims = replace(description.capabilities, schedules=(replace(first, family="gpip"), *others))',
 }

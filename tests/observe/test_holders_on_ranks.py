@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
@@ -45,10 +46,11 @@ def _kept(pools: Pools, reference: str, schedule: str = "1F1B") -> list[Kept]:
 
 
 def test_torch_keeps_receive_buffers_and_outputs_in_its_stage(pools: Pools) -> None:
-    """Findings 24 and 25."""
+    """Findings 24 and 25; since 2.15 buffers are made where something is received."""
     last = _kept(pools, TORCH)[1]
 
-    assert last.holds_input == "Schedule1F1B._stage.args_recv_info[0][0].buffer"
+    kept = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+    assert last.holds_input == ("Schedule1F1B._stage.args_recv_info[0][0].buffer" if kept else "")
     assert last.holds_output == "Schedule1F1B._stage.output_chunks[0]"
 
 

@@ -12,8 +12,17 @@ OPPOSITE = {
 }
 
 
+WAIT = "WAIT_"
+
+
 def _flat(table):
     return [[leaf for action in actions for leaf in action.leaves] for actions in table]
+
+
+def _waited_for(table):
+    """The sends that a table has waits for, on any rank."""
+    waits = [one for actions in _flat(table) for one in actions if one.kind.name.startswith(WAIT)]
+    return {(one.stage, one.kind.name.removeprefix(WAIT), one.microbatch) for one in waits}
 
 
 def _complete(table):
@@ -28,6 +37,7 @@ def _complete(table):
                 return False
             seen[action.stage, action.kind.name, action.microbatch] += 1
     wanted = collections.Counter()
+    waits = bool(_waited_for(table))
     for stage in range(table.num_stages):
         up = stage % length and table.placement[stage] != table.placement[stage - 1]
         down = (stage + 1) % length and table.placement[stage] != table.placement[stage + 1]
@@ -35,15 +45,22 @@ def _complete(table):
             split = seen[stage, "I", k] > 0
             wanted.update((stage, kind, k) for kind in (("F", "I", "W") if split else ("F", "B")))
             if table.has_communication and down:
-                wanted.update([(stage, "SEND_F", k), (stage, "RECV_B", k)])
+                wanted.update(
+                    [(stage, "SEND_F", k), (stage, "RECV_B", k), *[(stage, "WAIT_SEND_F", k)] * waits]
+                )
             if table.has_communication and up:
-                wanted.update([(stage, "SEND_B", k), (stage, "RECV_F", k)])
+                wanted.update(
+                    [(stage, "SEND_B", k), (stage, "RECV_F", k), *[(stage, "WAIT_SEND_B", k)] * waits]
+                )
     return seen == wanted
 
 
 def _step(table, rank, action, done, posted, sent, queues, order, synchronous):
     """Whether a rank can get past an action now; posts and sends as a side effect."""
     stage, kind, k = action.stage, action.kind.name, action.microbatch
+    if kind.startswith(WAIT):
+        own = (stage, kind.removeprefix(WAIT), k)
+        return own in sent and (own in done or not synchronous)
     length = table.chain_length
     if kind in OPPOSITE:
         other_kind, step = OPPOSITE[kind]
@@ -60,7 +77,7 @@ def _step(table, rank, action, done, posted, sent, queues, order, synchronous):
         if me not in sent:
             sent.add(me)
             queues[rank, peer].append(me)
-        return not synchronous or me in done
+        return not synchronous or me in done or me in _waited_for(table)
     needs = []
     remote = table.has_communication
     if kind == "F" and stage % length:

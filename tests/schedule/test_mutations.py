@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeconform.schedule import Delivery, Rule, Table, generate, lower, verify
+from pipeconform.schedule import Delivery, Rule, Table, generate, lower, verify, with_waits
 from pipeconform.schedule.dependencies import locate, needs
 from pipeconform.schedule.progress import run_programs
 from pipeconform.schedule.waiting import UNORDERED, with_queues, without_queues
@@ -21,7 +21,8 @@ TABLES = [
         ("chimera", 4, 2, 4),
     )
 ]
-TABLES += [lower(table, receives=when) for table in TABLES for when in ("early", "late")]
+LOWERED = [lower(table, receives=when) for table in TABLES for when in ("early", "late")]
+TABLES += [*LOWERED, *map(with_waits, LOWERED)]
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""The tables of torch 2.13's schedules, made without processes."""
+"""The tables of torch's schedules, made without processes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def schedule(name: str, *, p: int, v: int, m: int, **options: Any) -> Any:
         for k in generate_rank_to_stage_mapping(p, p * v, style=style)[0]
     ]
     return schedules.get_schedule_class(name)(stages, m, loss_fn=lambda output, target: None, **options)
+
+
+def waits_for_sends() -> bool:
+    """Whether this torch's tables say where sends are waited for: since 2.15."""
+    from torch.distributed.pipelining import schedules
+
+    return hasattr(schedules, "WAIT_SEND_F")
 
 
 def csv_of(actions: Any, p: int) -> str:

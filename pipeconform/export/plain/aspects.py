@@ -38,6 +38,8 @@ class Aspect:
     called ``by hand``, or the end: ``raised``, ``refused`` on some ranks only, ``died``, ``waited``."""
     what: str = ""
     """What is compared, such as ``gradient``; in counts, ``more`` or ``less``."""
+    dry: bool = False
+    """Whether a dry run of each stage, before its first forward, may add to the counts of hooks."""
     ended: str = ""
     """The end of a rank that is sought: an exception's type and normalised message, or a signal."""
     chance: bool = False
@@ -98,5 +100,6 @@ def _of_values(signature: str) -> Aspect:
     if signature.startswith("hooks ran ") or signature.endswith((": too many", ": too few")):
         what = "less" if signature.endswith(("few", "less often")) else "more"
         found = "miscounted(expected, on_pipeline(rank), PLACED.get(rank, ()))"
-        return Aspect(seen="counts(stages)", after=_RUNS, found=found, what=what)
+        dry = signature == "hooks ran more often"  # those of a dry run have a requirement of their own
+        return Aspect(seen="counts(stages)", after=_RUNS, found=found, what=what, dry=dry)
     raise NotPlainError(f"what was found ({signature}) is not seen in the values of a step")

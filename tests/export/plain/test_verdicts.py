@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from msgspec import structs
 
 from benchmarks.programs.running import replayed
@@ -166,6 +167,15 @@ PipelineStage._compute_outputs = lambda self, *args, module, **kwargs: compute(
     self, *args, module=copy.deepcopy(module), **kwargs
 )
 """
+MENDED_BUFFERS = """
+from torch.distributed.pipelining import stage
+
+base = stage._PipelineStageBase
+received = base._retrieve_recv_activations
+base._retrieve_recv_activations = lambda self, k: tuple(
+    one.detach().clone().requires_grad_(one.requires_grad) for one in received(self, k)
+)
+"""
 MENDED_REFUSAL = """
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
@@ -181,10 +191,23 @@ MENDED = {
     "an exception": MENDED_EVAL,
     "what an evaluation changes": MENDED_SCALE,
     "a buffer": MENDED_DRY_RUN,
+    "hooks": MENDED_BUFFERS,  # the dry run still adds one
     "hooks in a dry run": MENDED_DRY_RUN,
     "deferred weights": MENDED_DRY_RUN,
     "an error on some ranks only": MENDED_REFUSAL,
 }
+
+
+MENDED_SINCE = {"a buffer": "2.14", "hooks": "2.15", "inputs beyond a bound": "2.15"}
+"""What a later release does not show, as docs/releases.md says of its requirement."""
+
+
+def shown_by_this_release(name):
+    """Whether torch still does what a question is about."""
+    release, since = (
+        tuple(map(int, text.split(".")[:2])) for text in (torch.__version__, MENDED_SINCE.get(name, "99.0"))
+    )
+    return release < since
 
 
 def put(tmp_path, question):
@@ -193,17 +216,18 @@ def put(tmp_path, question):
     return path
 
 
-@pytest.mark.parametrize("question", SHOWN.values(), ids=SHOWN)
-def test_what_was_found_is_reproduced(programs, tmp_path, question):
-    code, output = programs.run(put(tmp_path, question))
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_was_found_is_reproduced_where_torch_still_does_it(programs, tmp_path, name):
+    code, output = programs.run(put(tmp_path, SHOWN[name]))
 
-    assert code == 1, output
-    assert output.splitlines()[-1] == "REPRODUCED"
+    shown = shown_by_this_release(name)
+    assert (code, output.splitlines()[-1]) == ((1, "REPRODUCED") if shown else (0, "NOT REPRODUCED")), output
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_replay_says_the_same(pools, name):
-    assert replayed(SHOWN[name], "torch", pools) == "reproduced"
+    expected = "reproduced" if shown_by_this_release(name) else "met"
+    assert replayed(SHOWN[name], "torch", pools) == expected
 
 
 @pytest.mark.parametrize("name", MENDED)

@@ -53,6 +53,8 @@ def test_requirements_about_communication_are_not_judged_if_a_release_has_operat
 )
 def test_a_wait_for_several_tensors_ends_all_of_them():
     def body(rank: int) -> None:
+        import torch  # of its own: cloudpickle would send torch.ops along with a global one
+
         sums = [functional.all_reduce(torch.ones(n), "sum", dist.group.WORLD) for n in (2, 3)]
         torch.ops._c10d_functional.wait_tensors([getattr(one, "elem", one) for one in sums])
 
