@@ -237,3 +237,30 @@ def test_samples_sharpen_an_error_whose_parts_cancel():
     assert (blunt - blunt).rad.item() == pytest.approx(0.02)
     assert bool(((x - x).rad < 1e-14).all())
     assert bool(((x + x).rad >= 0.02).all())
+
+
+SAMPLED = Unit.of(torch.float64, Sampler(64))
+
+
+def _of_ones(*errors, **parts):
+    return Ball(torch.ones(len(errors)).double(), torch.tensor(errors).double(), SAMPLED, **parts)
+
+
+def test_all_of_an_error_is_fresh_only_where_no_part_of_it_is_given():
+    linear = torch.full((64, 2), 0.001).double()
+    given = _of_ones(0.5, 0.5, dev=linear)
+    fresh = _of_ones(0.5, 0.5, fresh=torch.full((2,), 0.001).double())
+
+    assert torch.equal(given.dev, linear)
+    assert given.rad.tolist() == pytest.approx([0.004, 0.004])
+    assert bool((fresh.rad < 0.05).all())
+    assert bool((_of_ones(0.5, 0.5).rad > 0.4).all())
+
+
+def test_samples_that_overflow_are_drawn_anew_from_the_error_that_is_known():
+    kept = torch.full((64,), 0.001).double()
+    x = _of_ones(0.5, 0.5, dev=torch.stack([kept * torch.inf, kept], dim=1))
+
+    assert x.rad.tolist() == pytest.approx([0.5, 0.004])
+    assert torch.equal(x.dev[:, 1], kept)
+    assert bool(((x - x).rad < 1e-14).all())

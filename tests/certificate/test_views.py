@@ -278,6 +278,19 @@ def test_a_refused_package_s_page_has_the_reasons_and_the_causes(make, contents)
     assert outcomes["FWD-1 Outputs *"] == "failed under GPipemet under 1F1B"
 
 
+@pytest.mark.parametrize(("requirement", "links"), [("FWD-1", ["#FWD-1"]), ("TRN-1", [])])
+def test_a_cause_links_to_its_requirement_if_that_is_on_the_page(make, contents, requirement, links):
+    cell = make.cell(requirement, "GPipe", make.violation(requirement, "GPipe"))
+    result = msgspec.structs.replace(contents.result, cells=(cell,))
+    refused = msgspec.structs.replace(
+        contents, result=result, certificate=replaced(contents, granted=False, reasons=("it failed",))
+    )
+    (cause,) = page_of(refused).one("ol").all("li")
+
+    assert cause.text.startswith(f"{requirement} ")
+    assert [one.attributes["href"] for one in cause.all("a")] == links
+
+
 def test_a_shard_s_page_says_that_it_decides_nothing(shard):
     document = page_of(shard(1))
 

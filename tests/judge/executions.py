@@ -35,11 +35,13 @@ def shown(text: str, *, step: int = 0, first_call: int = 0) -> StepShown:
 
     Stage 0 has no input part. ``(1F0)`` is a forward inside a backward, ``1F99`` one of no microbatch,
     ``1f0`` one without gradients; ``1I0 1W0`` are two backwards. A backward belongs to the latest forward.
+    Backwards are numbered from 0, and a forward inside one is inside the next that is written.
     """
     events: list[Event] = []
     forwards: list[Forward] = []
     calls: dict[tuple[int, int | None], int] = {}
-    for task, word in enumerate(text.split()):
+    task = 0
+    for when, word in enumerate(text.split()):
         inside, action = word.startswith("("), Action.parse(word.strip("()").replace("f", "F"))
         s, k = action.stage, action.microbatch or 0
         if action.kind is Kind.F:
@@ -47,15 +49,16 @@ def shown(text: str, *, step: int = 0, first_call: int = 0) -> StepShown:
             grad = "f" not in word
             calls[s, k] = call
             parts = ("W" if s == 0 else "IW") if grad else ""
-            events.append(Event("F", s, call, task if inside else -1, float(task), parts))
+            events.append(Event("F", s, call, task if inside else -1, float(when), parts))
             inputs = value(s, k)
             forwards.append(Forward(stage=s, grad_enabled=grad, inputs=inputs, output=inputs[0], call=call))
             continue
         passes = {Kind.B: "WIW", Kind.I: "I", Kind.W: "W"}[action.kind]
         events += [
-            Event(kind, s, calls.get((s, k), -1), task, float(task))  # type: ignore[arg-type]
+            Event(kind, s, calls.get((s, k), -1), task, float(when))  # type: ignore[arg-type]
             for kind in (passes if s else passes.replace("I", ""))
         ]
+        task += 1
     return StepShown(step=step, events=tuple(events), forwards=tuple(forwards))
 
 

@@ -478,14 +478,16 @@ def test_a_pipeline_that_fails_after_a_refused_batch_fails():
     assert (found.status, found.finding.kind) == (Status.ERROR, "after an error: raised RuntimeError")
 
 
-def test_a_pipeline_that_waits_for_ever_after_a_refused_batch_hangs():
-    again = Stuck(0.3, "every rank waits", doing=f"{RESUMED}, step 0, nothing computed yet")
-    (found,) = _refused(Returned(None), again, failed={0: REFUSED[0]}, evidence=None)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_pipeline_that_waits_for_ever_after_a_refused_batch_hangs(rank):
+    ends = [Returned(None), Returned(None)]
+    ends[rank] = Stuck(0.3, "every rank waits", doing=f"{RESUMED}, step 0, nothing computed yet")
+    (found,) = _refused(*ends, failed={1 - rank: REFUSED[1 - rank]}, evidence=None)
 
     assert (found.status, found.finding.kind, found.finding.rank) == (
         Status.HUNG,
         "after an error: hang",
-        1,
+        rank,
     )
     assert "an error, the same pipeline waits forever: every rank waits" in found.finding.message
 

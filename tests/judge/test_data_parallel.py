@@ -7,10 +7,19 @@ import torch
 from msgspec import structs
 
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.case.case import Optimize, Sgd, Train, Zero
-from pipeconform.judge.data_parallel import cut_alike, first_values, hook_is_called, part_of, replicas_of
+from pipeconform.case.blocks import Linear
+from pipeconform.case.case import Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.tensor_parallel import TensorParallel
+from pipeconform.judge.data_parallel import (
+    added_up,
+    cut_alike,
+    first_values,
+    hook_is_called,
+    part_of,
+    replicas_of,
+)
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Sharding
+from pipeconform.observe.observation import Observation, Sharding, StepShown
 from tests.case.examples import with_model
 from tests.facts import tells
 from tests.judge.allowed import Within
@@ -126,6 +135,50 @@ def test_a_value_without_cuts_or_without_that_dimension_is_whole():
     assert part_of(whole, held) is whole
     assert part_of(None, held) is None
     assert part_of(whole, structs.replace(held, cuts=((1, 2, 0),))) is whole
+
+
+@pytest.mark.parametrize("waiting", [(), (0,), (1,), (0, 1)])
+def test_of_parts_of_a_stage_the_terms_of_sums_are_added_up_and_nothing_else(waiting):
+    """Each of the two parameters may be one of which either rank has a term."""
+    names = ("first", "second")
+    cut = plain_case(
+        TRAIN,
+        model=Model(width=3, stages=(Stage(blocks=(Linear(),)),)),
+        world=World(size=2, pipeline_ranks=(0,), tensor=TensorParallel(others=((1,),), maps="column")),
+    )
+    held = {
+        name: Sharding(
+            placements=("P(sum)" if number in waiting else "R",),
+            mesh=(2,),
+            dim=None,
+            index=0,
+            shape=(2,),
+            cuts=(),
+            partial=number in waiting,
+        )
+        for number, name in enumerate(names)
+    }
+    shown = tuple(
+        Observation(
+            rank=rank,
+            pipeline_rank=0,
+            steps=(
+                StepShown(
+                    step=0,
+                    gradients={0: {name: Array.of(torch.full((2,), 10.0**rank)) for name in names}},
+                    gradient_shards={0: held},
+                ),
+            ),
+        )
+        for rank in (0, 1)
+    )
+    made = dataclasses.replace(evidence_of("plain"), case=cut, shown=shown)
+
+    for rank, one in enumerate(added_up(made)):
+        assert one.steps[0].gradients[0] == {
+            name: Array.of(torch.full((2,), 11.0 if number in waiting else 10.0**rank))
+            for number, name in enumerate(names)
+        }
 
 
 def test_a_hook_is_given_every_value_in_every_step():

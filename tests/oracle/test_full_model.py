@@ -231,6 +231,19 @@ def test_dropout_masks_are_replayed() -> None:
     assert _gradient(kept, 0, 0, "blocks.0.weight").all()
 
 
+def test_masks_that_nobody_recorded_are_the_case_s_own_whatever_the_process_has_drawn() -> None:
+    stage = Stage(blocks=(Linear(), Dropout()))
+    case = with_model(small_case(program=(Train(batch_size=8, num_microbatches=1),)), stages=(stage, stage))
+    with torch.random.fork_rng(devices=[]):
+        one = reference(case, scale=AT_LOSS)
+        torch.rand(1)
+        again = reference(case, scale=AT_LOSS)
+        other = reference(msgspec.structs.replace(case, seed=1), scale=AT_LOSS)
+
+    assert one == again
+    assert one != other
+
+
 def test_the_answer_is_the_reference_in_message_pack() -> None:
     class Context:
         device = "cpu"
@@ -291,6 +304,15 @@ def test_the_model_itself_makes_the_mistake_of_the_case_in_its_step(stage, early
 
     assert found.failed == "DeliberateError: raised on purpose"
     assert found.steps == reference(small_case(program=(train,)), scale=AT_LOSS).steps
+
+
+def test_the_loss_function_raises_in_the_step_of_the_case_s_mistake() -> None:
+    run = {"batch_size": 4, "num_microbatches": 2}
+    wrong = Train(**run, mistake=Mistake(where="loss", how="raise", stage=1))
+    found = reference(small_case(program=(Train(**run), Eval(**run), wrong)), scale=AT_LOSS)
+
+    assert found.failed == "DeliberateError: raised on purpose"
+    assert found.steps == reference(small_case(program=(Train(**run), Eval(**run))), scale=AT_LOSS).steps
 
 
 @pytest.mark.parametrize("early", [False, True])

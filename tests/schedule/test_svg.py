@@ -115,6 +115,16 @@ def test_the_time_axis_counts_in_ones_twos_and_fives(width, step):
     assert times[times.index("0") :][:3] == [f"{k * step:g}" for k in range(3)]
 
 
+def test_a_line_goes_up_and_down_the_picture_at_every_time_that_is_written():
+    """GPipe on one rank lasts 6 units of 50 pixels each; 84 are for the rank's name."""
+    root = _drawn(generate("gpipe", num_ranks=1, num_microbatches=2), width=84 + 300 + 116)
+    _, *lines = (one.get("d") for one in root.iter(f"{SVG}path") if "V" in one.get("d"))  # the hatch first
+    times = [text for text in root.iter(f"{SVG}text") if text.text in ("0", "2", "4", "6")][:4]
+
+    assert [float(line[1:].partition(" ")[0]) for line in lines] == [84, 184, 284, 384]
+    assert [float(time.get("x")) for time in times] == [84, 184, 284, 384]
+
+
 def _table(*ranks, placement=(0, 1), m=1):
     actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
     return Table.build(actions, placement=placement, num_microbatches=m)

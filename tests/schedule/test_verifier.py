@@ -241,6 +241,13 @@ def test_deadlocks_are_judged_up_to_the_delivery_asked_for(strictest, found):
     assert [v.delivery for v in verify(BLOCKED_SENDS, strictest=strictest)] == found
 
 
+def test_what_deadlocks_although_sends_wait_for_nobody_deadlocks_however_they_are_delivered():
+    """Each rank waits for what the other sends after it has received that."""
+    late = table("0F0 0RECV_B0 0B0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0")
+
+    assert [v.delivery for v in verify(late) if v.rule is Rule.DEADLOCK] == list(Delivery)[::-1]
+
+
 def test_receives_that_cross_in_order():
     assert {Delivery.ORDERED, Delivery.COMMUNICATOR} == _deliveries(CROSSED_IN_ORDER)
 

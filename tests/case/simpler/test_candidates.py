@@ -161,7 +161,7 @@ def test_a_plain_case_leaps_to_the_plainest() -> None:
         seed=9,
     )
     corpus = next(one for one in _corpora(Focus.PLAIN) if one.schedule.name == "1F1B")
-    first, second, *_ = leaps(case, _allowed(corpus, case))
+    first, second, *_, last = leaps(case, _allowed(corpus, case))
 
     def plainest(p: int, m: int) -> Case:
         return Case(
@@ -174,6 +174,7 @@ def test_a_plain_case_leaps_to_the_plainest() -> None:
 
     assert first == plainest(1, 1)
     assert second == plainest(2, 2)
+    assert last == msgspec.structs.replace(plainest(4, 4), world=case.world)
 
 
 def test_decoders_become_linear_maps_but_for_what_the_requirement_is_about() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from pipeconform.adapter import Feature
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Model, Optimize, Sgd, Stage, Train, World, Zero
 from pipeconform.errors import HarnessError
@@ -285,6 +286,59 @@ def test_what_another_microbatch_has_is_recognised():
     )
 
 
+def test_a_gradient_that_another_microbatch_has_is_recognised():
+    here = ("output gradient", 1, 1, 0)
+    other = next(
+        one.value
+        for one in right()[0].expected.steps[FIRST].flow
+        if (one.kind, one.stage, one.call, one.position) == ("output gradient", 1, 2, 0)
+    )
+    exchanged = gradients(FIRST, change=lambda _: other, which=lambda *place: place == here)
+    found = located(both(exchanged, state("gradients", FIRST, 0)))
+
+    assert place(found) == ("output gradient", "", FIRST, 1, 1)
+    assert found.first.likeness == "it is microbatch 2's"
+
+
+def test_a_microbatch_with_fewer_tensors_is_none_that_another_could_be():
+    def fewer(made: Evidence) -> Evidence:
+        steps = list(made.expected.steps)
+        inputs = list(map(list, steps[FIRST].inputs))
+        inputs[1][2] = inputs[1][2][:1]
+        steps[FIRST] = structs.replace(steps[FIRST], inputs=tuple(map(tuple, inputs)))
+        return dataclasses.replace(made, expected=structs.replace(made.expected, steps=tuple(steps)))
+
+    found = located(both(fewer, forward(FIRST, 1, 0, "input", 1)))
+
+    assert place(found) == ("forward value", "input", FIRST, 1, 0)
+    assert (found.first.tensor, found.first.likeness) == ("input 1", "")
+
+
+def test_how_a_result_differs_is_told_without_repeating_what_it_is():
+    found = located(state("gradients", FIRST, 1))
+
+    assert tells(found.first.tensor, "gradient", "stage 1")
+    assert tells(found.first.text, "expected", "actual")
+    assert not tells(found.first.text, "stage 1")
+
+
+def test_a_wrong_loss_of_a_whole_batch_is_named_with_both_numbers():
+    step = Train(batch_size=2, num_microbatches=1)
+    case = structs.replace(CASE, program=(step,), optimizer=None)
+    (one,) = right(case)[0].expected.steps[0].losses
+
+    def apply(made: Evidence) -> Evidence:
+        features = made.capabilities.features - {Feature.MICROBATCH_LOSSES}
+        claims = dataclasses.replace(made.capabilities, features=features)
+        made = dataclasses.replace(made, capabilities=claims)
+        return changed(made, rank=S - 1, step=0, losses=None, loss=doubled(one))
+
+    found = located(apply, case)
+
+    assert place(found) == ("loss", "", 0, S - 1, None)
+    assert all(tells(found.first.text, repr(float(loss.tensor()))) for loss in (one, doubled(one)))
+
+
 # ------------------------------------------------------------------------------------- within its bound
 
 
@@ -295,6 +349,18 @@ def test_other_bits_within_the_bound_are_named_for_forwards_before_the_first_upd
     assert found.wrong == 1
     assert located(forward(LAST, 1, 0, "input", change=last_bit)).first is None
     assert located(loss(FIRST, 0, last_bit)).first is None
+
+
+@pytest.mark.parametrize(("fused", "is_named"), [(False, True), (True, False)])
+def test_a_training_step_is_an_update_where_it_steps_the_optimizer_too(fused, is_named):
+    step = Train(batch_size=2, num_microbatches=1)
+    case = structs.replace(CASE, program=(step, Zero(), step))
+
+    def apply(made: Evidence) -> Evidence:
+        claims = dataclasses.replace(made.capabilities, fused_optimizer=fused)
+        return forward(2, 1, 0, "input", change=last_bit)(dataclasses.replace(made, capabilities=claims))
+
+    assert (located(apply, case).first is not None) is is_named
 
 
 def test_what_exceeds_its_bound_comes_before_what_has_other_bits():

@@ -26,6 +26,7 @@ RIGHTS = [_inputs(0), _inputs(1), _inputs(2)]
         pytest.param((7, 8, 9), [[0], [1], [2]], id="all wrong: by their order"),
         pytest.param((0, 0, 2), [[0], [1], [2]], id="the second received the first's"),
         pytest.param((0, 0, 1, 2), [[0, 1], [2], [3]], id="one runs twice"),
+        pytest.param((0, 0, 7, 2), [[0, 1], [2], [3]], id="one runs twice, and one is wrong"),
         pytest.param((7, 0, 1, 2), [[1], [2], [3]], id="a dry run on other values"),
         pytest.param((7, 0, 8, 2), [[1], [2], [3]], id="a dry run, and a wrong one"),
         pytest.param((0, 2), [[0], [], [1]], id="one is missing"),
