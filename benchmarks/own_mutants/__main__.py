@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,6 +48,10 @@ def main() -> None:
         kept = [one for one in read(records).values() if one.noticed]
         records.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept))
     if not given.only_page:
+        # elsewhere: what the tests leave in this process would be in every mutant's
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.own_mutants.reach", given.out / "reach.json"], check=True
+        )
         run(chosen, records, reach=known(given.out / "reach.json"), limit=given.limit)
     told = read(records)
     found = [told[mutant.name] for mutant in chosen if mutant.name in told]
