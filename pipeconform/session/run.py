@@ -427,8 +427,8 @@ def _group_of_test(nodeid: str) -> str:
 
 
 def _cell_of(nodeid: str) -> list[str]:
-    """Requirement, schedule and variant in the id of a test; xdist appends its group after an @."""
-    return nodeid.rpartition("[")[2].rstrip("]").split("@")[0].split(":")
+    """Requirement, schedule and variant in the id of a test; xdist appends its group after an @, before pytest 9.2."""
+    return nodeid.rpartition("[")[2].partition("]")[0].split(":")
 
 
 def _crash_of(report: pytest.TestReport) -> str:

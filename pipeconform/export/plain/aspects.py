@@ -38,8 +38,6 @@ class Aspect:
     called ``by hand``, or the end: ``raised``, ``refused`` on some ranks only, ``died``, ``waited``."""
     what: str = ""
     """What is compared, such as ``gradient``; in counts, ``more`` or ``less``."""
-    dry: bool = False
-    """Whether a dry run of each stage, before its first forward, may add to the counts of hooks."""
     ended: str = ""
     """The end of a rank that is sought: an exception's type and normalised message, or a signal."""
     chance: bool = False
@@ -95,11 +93,11 @@ def _of_values(signature: str) -> Aspect:
         return Aspect(seen=seen, after=after, found=f"{compare}(expected, on_pipeline(rank))", what=what)
     if signature in _RETURNED:
         after = ("Train",) if what == "loss" else _RUNS
-        found = f"{_RETURNED[signature]}(expected, on_pipeline(rank))"
-        return Aspect(after=after, returns=what, found=found)
+        return Aspect(after=after, returns=what, found=f"{_RETURNED[signature]}(expected, on_pipeline(rank))")
     if signature.startswith("hooks ran ") or signature.endswith((": too many", ": too few")):
         what = "less" if signature.endswith(("few", "less often")) else "more"
-        found = "miscounted(expected, on_pipeline(rank), PLACED.get(rank, ()))"
-        dry = signature == "hooks ran more often"  # those of a dry run have a requirement of their own
-        return Aspect(seen="counts(stages)", after=_RUNS, found=found, what=what, dry=dry)
+        # that hooks run in a stage's dry run has a requirement of its own
+        dry_runs = int(signature == "hooks ran more often")
+        found = f"miscounted(expected, on_pipeline(rank), PLACED.get(rank, ()), {dry_runs=})"
+        return Aspect(seen="counts(stages)", after=_RUNS, found=found, what=what)
     raise NotPlainError(f"what was found ({signature}) is not seen in the values of a step")
