@@ -136,28 +136,36 @@ def test_other_pythons_install_it_and_do_what_needs_no_torch(wheel, built, pytes
         assert done.stderr == (refusal if code else "")
 
 
-def _pinned(root: Path) -> str:
-    (line,) = (line for line in (root / "constraints.txt").read_text().splitlines() if "torch==" in line)
-    return line
+def _pinned(root: Path) -> list[str]:
+    return [
+        line for line in (root / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
+    ]
 
 
-def _newest(root: Path) -> str:
+def _newest(root: Path) -> list[str]:
     """The newest release that is supported, as docs/torches installs it."""
     text = (root / "docs/torches/environments.py").read_text("utf-8")
     (newest,) = re.findall(r'^RELEASES = .*"(.+)"', text, re.MULTILINE)
-    return f"torch=={newest}"
+    return [f"torch=={newest}"]
 
 
-@pytest.mark.parametrize("chosen", [_pinned, _newest], ids=["pinned", "newest"])
+def _oldest(root: Path) -> list[str]:
+    """The oldest packages that the project allows, with the pinned torch."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    bounds = [one.partition(">=") for one in project["dependencies"] if not one.startswith("torch")]
+    return [*_pinned(root), *(f"{name}=={version}" for name, _, version in bounds)]
+
+
+@pytest.mark.parametrize("chosen", [_pinned, _newest, _oldest])
 def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path, chosen) -> None:
-    torch = chosen(pytestconfig.rootpath)
+    torch, *others = chosen(pytestconfig.rootpath)
     if shutil.disk_usage(tmp_path).free < _ROOM:
         pytest.skip(f"{torch} may take {_ROOM >> 30} GB, which are not free in {tmp_path}")
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
-    newest_but_torch = [wheel, torch]  # a user has no constraints file
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *newest_but_torch], check=True)
+    asked = [wheel, torch, *others]  # a user has no constraints file: all else is the newest there is
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *asked], check=True)
     command = [environment / "bin" / "pipeconform", "run", "--impl"]
     few = ["--profile", "smoke", "--examples", "2", "--ranks", "2"]
 
@@ -166,7 +174,9 @@ def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, 
             [*command, *arguments, *few], cwd=tmp_path, check=False, capture_output=True, text=True
         )
 
-    done = run("torch", "--requirements", "FWD-1,FWD-25", "--schedules", "GPipe")
+    refused = run("torchy")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
+    done = run("torch", "--requirements", "FWD-1,FWD-25", "--schedules", "GPipe", "-n", "2")
     result = read_result(tmp_path / "pipeconform-results" / "result.json")
 
     assert done.returncode == 1, done.stdout + done.stderr
