@@ -27,7 +27,7 @@ def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str],
         "by one, a bound a thousand times as wide. `make mutants` draws, runs and writes this page;",
         "[the kill matrix](kill-matrix.md) is about mutants of the reference, and whether the *suite* notices those.",
         "",
-        f"Seed {seed}{place}: {len(records)} mutants were drawn, {len(proved)} of them are equivalent. Of the others "
+        f"Seed {seed}{place}: {len(records)} mutants were drawn; equivalent are {len(proved)}. Of the others "
         f"{share} were noticed.",
         "",
         "| module | drawn | equivalent | noticed | survive |",

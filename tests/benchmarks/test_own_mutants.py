@@ -86,7 +86,7 @@ def test_the_page_counts_equivalent_mutants_apart():
     records = [_record("a"), _record("b", noticed=False), _record("c", noticed=False)]
     text = page(records, seed=5, equivalent={"c": "Both branches do the same."})
 
-    assert "Seed 5: 3 mutants were drawn, 1 of them are equivalent. Of the others 50.0% were noticed." in text
+    assert "Seed 5: 3 mutants were drawn; equivalent are 1. Of the others 50.0% were noticed." in text
     assert "Seed 5, within `judge`: 3" in page(records, seed=5, equivalent={}, within="judge")
     assert "| `judge.norms` | 3 | 1 | 1 | 1 |" in text
     assert "- `b` condition in `f`: `if a:…` became `if not a:…`" in text

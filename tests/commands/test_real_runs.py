@@ -209,7 +209,7 @@ def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp
     _, errors = run.communicate(timeout=60)
     left = left_running(mark)
 
-    assert run.returncode == 130
+    assert run.returncode == 130, errors
     assert tells(errors, "interrupted", "results so far in pipeconform-results/result.json")
     assert errors.endswith(" pipeconform run --resume pipeconform-results\n")
     assert errors.count("\n") == 1

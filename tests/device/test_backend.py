@@ -231,14 +231,19 @@ def test_late_arrival(on_ranks):
     @of_this_call
     def unwaited(group):
         dist.all_reduce(full(0), group=group)
-        value = full(1)
-        torch.testdev.synchronize()
-        work = dist.all_reduce(value, group=group, async_op=True)
-        early = (value + 0).cpu()[0].item()
-        work.wait()
-        return early, value[0].item()
+        seen = set()
+        for _ in range(20):  # who reads is late, too, now and then
+            value = full(1)
+            torch.testdev.synchronize()
+            work = dist.all_reduce(value, group=group, async_op=True)
+            early = (value + 0).cpu()[0].item()
+            work.wait()
+            seen.add((early, value[0].item()))
+        return seen
 
-    assert on_ranks(unwaited, "late-arrival", ranks=2).values == ((1.0, 2.0),) * 2
+    for seen in on_ranks(unwaited, "late-arrival", ranks=2).values:
+        assert (1.0, 2.0) in seen
+        assert seen <= {(1.0, 2.0), (2.0, 2.0)}
 
 
 def test_futures(on_ranks):
