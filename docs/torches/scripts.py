@@ -20,6 +20,7 @@ FINDINGS = environments.ROOT / "docs" / "findings"
 KEPT = Path(__file__).resolve().parent / "scripts.json"
 NUMBER = re.compile(r"(-?\d+\.\d+)")
 SPOKEN = re.compile(r"\[Gloo\] Rank (?:\d+|(?=\[Gloo\]))[^\n\[]*\n?")  # to standard output, by torch 2.9
+PEERS = "connected peer ranks"  # the rest of such a line, where ranks have interrupted one another
 AS_STORED = "as stored"
 LIMIT = 300  # seconds for a script
 LONGEST = 1500  # characters that are kept of an output
@@ -50,7 +51,7 @@ def run(script: Path, *, python: Path) -> str:
             )
         except subprocess.TimeoutExpired:
             return f"did not end within {LIMIT} s"
-    printed = SPOKEN.sub("", done.stdout)
+    printed = "".join(line for line in SPOKEN.sub("", done.stdout).splitlines(True) if PEERS not in line)
     if done.returncode == 0 and alike(printed, script.with_suffix(".txt").read_text("utf-8")):
         return AS_STORED
     text = printed.strip()

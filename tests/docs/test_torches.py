@@ -172,6 +172,19 @@ _LACKING = {
 }
 
 
+def test_every_script_that_shows_something_else_has_its_explanation_on_the_page(module, torches):
+    page, scripts = module("page"), module("scripts")
+    kept = json.loads(scripts.KEPT.read_text())
+    told = tomllib.loads((torches / "causes.toml").read_text())["script"]
+
+    others = {name for name, shown in kept.items() if "differs" in map(page._shown, shown.values())}
+    assert others <= told.keys() <= kept.keys()
+    assert all(
+        isinstance(text, str) and text in (torches.parent / "releases.md").read_text()
+        for text in told.values()
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0"])
 def test_a_release_is_seen_and_claimed_as_far_as_it_goes(module, torches, release, tmp_path):
