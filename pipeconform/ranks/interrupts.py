@@ -1,4 +1,4 @@
-"""Defers Ctrl-C and SIGTERM to safe points, and lets SIGTERM raise an error."""
+"""Defers Ctrl-C and SIGTERM to safe points, remembers them, and lets SIGTERM raise an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["deferred_interrupts", "sigterm_raises"]
+__all__ = ["deferred_interrupts", "remembered_interrupts", "sigterm_raises"]
 
 _Handler = Callable[[int, FrameType | None], object]
 
@@ -57,3 +57,27 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
             signal.signal(signum, handler)
         if self._caught is not None:
             self._handlers[self._caught[0]](*self._caught)
+
+
+class remembered_interrupts:  # noqa: N801 - as above
+    """Know that SIGINT or SIGTERM came even where their exception was lost: Python ignores what finalizers raise."""
+
+    def __enter__(self) -> remembered_interrupts:
+        self.asked = False
+        """Whether one came."""
+        self._handlers: dict[int, _Handler] = {}
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(signum)
+                if callable(handler):
+                    self._handlers[signum] = handler
+                    signal.signal(signum, self._note)
+        return self
+
+    def _note(self, signum: int, where: FrameType | None) -> None:
+        self.asked = True
+        self._handlers[signum](signum, where)
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
