@@ -228,7 +228,8 @@ def _scripts() -> Iterator[str]:
     yield "## The findings' scripts on other releases"
     yield (
         "Each script shows one [finding](findings/README.md) on plain torch. *Shown*: it prints what it prints "
-        "on 2.13.0; – was not run, or one of its ranks gave no result. *Differs*: it prints something else, which the last column explains. *Ends*: an "
+        "on 2.13.0; – was not run, or one of its ranks gave no result. *Differs*: it prints something else, which the "
+        "last column explains. *Ends*: an "
         "error ends it first; so does every step of two ranks with 2.9, most of V schedules until 2.11, and what a "
         "release does not have yet."
     )
@@ -246,7 +247,10 @@ def _scripts() -> Iterator[str]:
 
 
 _WRITTEN_WITH = "2.13.0"  # the release whose outputs are stored, and held to be its own by the tests
-_ENDS = ("[exit code", "no result", "enforce fail", "Pair is not connected", "Connection closed", "rank is gone", "SIGABRT")
+_ENDS = (
+    *("[exit code", "no result", "enforce fail", "Pair is not connected"),
+    *("Connection closed", "rank is gone", "SIGABRT"),
+)
 
 
 def _shown(text: str | None) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 PAYLOADS = [b"a case" * 500, b"another" * 500]
 ANSWERS = {hashlib.sha256(one).hexdigest(): [bytes([rank]) * 9000 for rank in range(4)] for one in PAYLOADS}
@@ -32,10 +34,12 @@ def test_every_agent_gets_the_same_number_of_cases(measured):
     assert [(one.fewest, one.most) for one in measured] == [(4, 4), (4, 4)]
 
 
+@tenths.long
 def test_worlds_that_are_formed_one_after_another_use_all_agents(measured):
     assert [one.rotated for one in measured] == [16, 64]
 
 
+@tenths.long
 def test_a_case_costs_the_controller_no_more_when_there_are_more_agents(measured):
     few, many = measured
 
@@ -43,10 +47,12 @@ def test_a_case_costs_the_controller_no_more_when_there_are_more_agents(measured
     assert many.large_cpu / 64 < 3 * few.large_cpu / 16
 
 
+@tenths.long
 def test_an_agent_costs_little_memory(measured):
     assert measured[1].memory_peak_per_agent < 256 << 10
 
 
+@tenths.long
 def test_a_lost_agent_of_many_is_told_of_at_once_and_its_return_makes_the_world_whole(measured):
     assert measured[1].lost < 10
     assert measured[1].whole < 20

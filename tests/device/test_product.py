@@ -82,6 +82,7 @@ def test_a_backend_that_does_not_serve_the_device_is_the_machines_fault(tmp_path
     assert "Traceback" not in done.stdout
 
 
+@tenths.long
 @pytest.mark.usefixtures("device")
 def test_doctor_says_what_device_and_backend_can_do() -> None:
     done = pipeconform("doctor", *ON_DEVICE, switches="nccl,no-float64")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
 from tests.command_line import type_in
 
 HERE = Path(__file__).parent
@@ -75,7 +76,7 @@ def whole(tmp_path_factory, warm_servers):
 @pytest.mark.parametrize(
     ("signum", "code", "more"),
     [
-        (signal.SIGKILL, -signal.SIGKILL, ()),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, (), marks=tenths.mark),
         pytest.param(signal.SIGINT, 130, (), marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 130, (), marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, -signal.SIGKILL, ("-n", "2"), marks=pytest.mark.slow),
