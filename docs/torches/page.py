@@ -229,9 +229,8 @@ def _scripts() -> Iterator[str]:
     yield (
         "Each script shows one [finding](findings/README.md) on plain torch. *Shown*: it prints what it prints "
         "on 2.13.0; – was not run, or one of its ranks gave no result. *Differs*: it prints something else, which the "
-        "last column explains. *Ends*: an "
-        "error ends it first; so does every step of two ranks with 2.9, most of V schedules until 2.11, and what a "
-        "release does not have yet."
+        "last column explains. *Ends*: an error ends it first; so does every step of two ranks with 2.9, most of V "
+        "schedules until 2.11, and what a release does not have yet."
     )
     yield _rows(
         ("Script", *releases, ""),

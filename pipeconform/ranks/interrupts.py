@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -42,19 +42,13 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
     def __enter__(self) -> None:
         self._caught: tuple[int, FrameType | None] | None = None
         self._handlers: dict[int, _Handler] = {}
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.getsignal(signum)
-                if callable(handler):  # not ignored, not the kernel's own
-                    self._handlers[signum] = handler
-                    signal.signal(signum, self._catch)
+        _replace(self._handlers, self._catch)
 
     def _catch(self, signum: int, where: FrameType | None) -> None:
         self._caught = (signum, where)
 
     def __exit__(self, *_: object) -> None:
-        for signum, handler in self._handlers.items():
-            signal.signal(signum, handler)
+        _restore(self._handlers)
         if self._caught is not None:
             self._handlers[self._caught[0]](*self._caught)
 
@@ -66,12 +60,7 @@ class remembered_interrupts:  # noqa: N801 - as above
         self.asked = False
         """Whether one came."""
         self._handlers: dict[int, _Handler] = {}
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.getsignal(signum)
-                if callable(handler):
-                    self._handlers[signum] = handler
-                    signal.signal(signum, self._note)
+        _replace(self._handlers, self._note)
         return self
 
     def _note(self, signum: int, where: FrameType | None) -> None:
@@ -79,5 +68,19 @@ class remembered_interrupts:  # noqa: N801 - as above
         self._handlers[signum](signum, where)
 
     def __exit__(self, *_: object) -> None:
-        for signum, handler in self._handlers.items():
-            signal.signal(signum, handler)
+        _restore(self._handlers)
+
+
+def _replace(handlers: dict[int, _Handler], instead: _Handler) -> None:
+    """Let SIGINT and SIGTERM call `instead`, after their handlers are in `handlers`; nothing in other threads."""
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(signum)
+            if callable(handler):  # not ignored, not the kernel's own
+                handlers[signum] = handler
+                signal.signal(signum, instead)
+
+
+def _restore(handlers: Mapping[int, _Handler]) -> None:
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)

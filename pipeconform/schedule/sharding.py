@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -43,8 +43,9 @@ def sharding_kept(index: Index) -> Iterator[Violation]:
             del gathered_at[stage]
     for row in gathered_at.values():
         yield Violation(Rule.SHARDING, f"{at(index, row)}: never freed again", (row,))
-    yield from _reductions(index)
-    yield from _waits(index)
+    reductions = _rows_by_stage(table, Kind.REDUCE_GRAD)
+    yield from _reduced_once(index, reductions)
+    yield from _waited_for(index, reductions)
 
 
 def _rows_by_stage(table: Table, kind: Kind) -> dict[int, list[int]]:
@@ -54,9 +55,9 @@ def _rows_by_stage(table: Table, kind: Kind) -> dict[int, list[int]]:
     return rows
 
 
-def _reductions(index: Index) -> Iterator[Violation]:
+def _reduced_once(index: Index, reductions: Mapping[int, list[int]]) -> Iterator[Violation]:
     table = index.table
-    for stage, (first, *others) in _rows_by_stage(table, Kind.REDUCE_GRAD).items():
+    for stage, (first, *others) in reductions.items():
         after = np.arange(first + 1, int(table.offsets[index.ranks[first] + 1]))
         later = after[(table.stages[after] == stage) & np.isin(table.kinds[after], [Kind.B, Kind.W])]
         if later.size:
@@ -67,8 +68,7 @@ def _reductions(index: Index) -> Iterator[Violation]:
             yield Violation(Rule.SHARDING, message, (row, first))
 
 
-def _waits(index: Index) -> Iterator[Violation]:
-    begun = _rows_by_stage(index.table, Kind.REDUCE_GRAD)
+def _waited_for(index: Index, begun: Mapping[int, list[int]]) -> Iterator[Violation]:
     ended = _rows_by_stage(index.table, Kind.WAIT_REDUCE_GRAD)
     for stage, (first, *others) in ended.items():
         mine = [row for row in begun.get(stage, ()) if row < first and index.ranks[row] == index.ranks[first]]

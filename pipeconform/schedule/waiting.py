@@ -70,7 +70,8 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
     if delivery is not Delivery.BUFFERED:
         two = due[needed.post]
         waits, sends = _held_up(index)
-        one[waits], two[waits] = due[sends], due[mate[sends]]
+        one[waits] = due[sends]
+        two[waits] = np.where(due[sends] >= 0, due[mate[sends]], -1)
     halves = ((table.offsets, found.stops), (one, found.one), (two, found.two))
     offsets, one, two = map(np.concatenate, halves)
     return Waiting(offsets, one, two, found, rows)
@@ -80,8 +81,9 @@ def _held_up(index: Index) -> tuple[Rows, Rows]:
     """The rows that wait for a transfer to be served, and the send of each."""
     sent = awaited_sends(index)
     waits = np.flatnonzero(sent >= 0)
-    sends = np.flatnonzero(rows_of(index.table, SENDS))
-    sends = sends[~np.isin(sends, sent)]
+    by_themselves = rows_of(index.table, SENDS)
+    by_themselves[sent[waits]] = False
+    sends = np.flatnonzero(by_themselves)
     return np.concatenate((sends, waits)), np.concatenate((sends, sent[waits]))
 
 

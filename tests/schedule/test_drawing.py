@@ -3,8 +3,9 @@
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.schedule import Action, Costs, Table, drawing, generate, simulate
+from pipeconform.schedule import Costs, drawing, generate, simulate
 from pipeconform.schedule.drawing import draw_text
+from tests.schedule.in_words import table as _table
 
 
 def test_text_drawing():
@@ -72,11 +73,6 @@ def test_too_large_pictures_are_refused(monkeypatch):
 
     with pytest.raises(UsageError, match="6 computations do not fit"):
         draw_text(simulate(generate("gpipe", num_ranks=1, num_microbatches=3)))
-
-
-def _table(*ranks, placement=(0, 1), m=1):
-    actions = [[Action.parse(word) for word in words.split()] for words in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m)
 
 
 def _lines(table, costs=None, **options):

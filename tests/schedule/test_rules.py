@@ -2,14 +2,10 @@
 
 import pytest
 
-from pipeconform.schedule import Action, Rule, Table, verify
+from pipeconform.schedule import Rule, verify
+from tests.schedule.in_words import table as _table
 
 SAME_PAIR = "and its own backward are one overlapped pair; the backward needs its F"
-
-
-def _table(*ranks, placement=(0, 1), m=1, num_chains=1):
-    actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m, num_chains=num_chains)
 
 
 def _told(*ranks, forward_only=False, in_flight=None, **shape):

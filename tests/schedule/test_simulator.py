@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from pipeconform.errors import BadTableError, UsageError
 from pipeconform.schedule import Action, Costs, Kind, Table, families, generate, lower, simulate
 from pipeconform.schedule.families import Size
-
-
-def _table(*ranks, placement=(0, 1), m=1):
-    actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m)
-
+from tests.schedule.in_words import table as _table
 
 ONE = ("0F0 0SEND_F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0")
 

@@ -4,8 +4,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pipeconform.schedule import Action, Costs, Table, generate, lower, simulate, svg
+from pipeconform.schedule import Costs, generate, lower, simulate, svg
 from pipeconform.schedule.svg import COLOURS, draw_svg
+from tests.schedule.in_words import table as _table
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -123,11 +124,6 @@ def test_a_line_goes_up_and_down_the_picture_at_every_time_that_is_written():
 
     assert [float(line[1:].partition(" ")[0]) for line in lines] == [84, 184, 284, 384]
     assert [float(time.get("x")) for time in times] == [84, 184, 284, 384]
-
-
-def _table(*ranks, placement=(0, 1), m=1):
-    actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m)
 
 
 def _drawn(table, *, width=None, costs=None, title="a title"):

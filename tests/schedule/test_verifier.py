@@ -3,15 +3,9 @@
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.schedule import Action, Delivery, Rule, Table, generate, lower, verify
+from pipeconform.schedule import Delivery, Rule, Table, generate, lower, verify
 from tests.facts import tells
-
-
-def table(*ranks, placement=(0, 1), m=1, num_chains=1):
-    """A table from text, one string per rank."""
-    actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m, num_chains=num_chains)
-
+from tests.schedule.in_words import table
 
 GOOD = ("0F0 0SEND_F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0")
 
@@ -246,6 +240,12 @@ def test_what_deadlocks_although_sends_wait_for_nobody_deadlocks_however_they_ar
     late = table("0F0 0RECV_B0 0B0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0")
 
     assert [v.delivery for v in verify(late) if v.rule is Rule.DEADLOCK] == list(Delivery)[::-1]
+
+
+def test_a_send_that_another_rank_repeats_waits_for_nothing():
+    repeated = table("0F0 0SEND_F0 0RECV_B0 0B0", "0SEND_F0 1RECV_F0 1F0 1B0 1SEND_B0")
+
+    assert {one.rule for one in verify(repeated)} == {Rule.PLACEMENT, Rule.MATCHING}
 
 
 def test_receives_that_cross_in_order():

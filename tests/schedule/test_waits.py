@@ -8,7 +8,6 @@ from pipeconform.schedule import (
     Delivery,
     Kind,
     Rule,
-    Table,
     families,
     from_csv,
     generate,
@@ -21,12 +20,7 @@ from pipeconform.schedule import (
 )
 from pipeconform.schedule.families import Size
 from tests.facts import tells
-
-
-def table(*ranks, placement=(0, 1), m=1):
-    """A table from text, one string per rank."""
-    actions = [[Action.parse(word) for word in rank.split()] for rank in ranks]
-    return Table.build(actions, placement=placement, num_microbatches=m)
+from tests.schedule.in_words import table
 
 
 def told(judged):
