@@ -202,6 +202,9 @@ def an_error_while_a_receive_is_pending(device):
     dist.all_reduce(value, group=group)
     if dist.get_rank() == 0:
         dist.irecv(value, 1, group=group)
+    met = torch.ones(1, device=device)
+    dist.all_reduce(met)
+    assert met.item() == 2  # read, so that nobody ends the group while another is still in its reduction
     groups._end_after_error(group)
     return groups.is_there(group)
 
