@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from pipeconform.claims import (
     BoundaryClaim,
     Capabilities,
+    ClippingClaim,
     DataParallelClaim,
     Description,
     ErrorContract,
@@ -86,6 +87,7 @@ __all__ = [
     "Bystander",
     "Capabilities",
     "Clipping",
+    "ClippingClaim",
     "CustomMerge",
     "CustomSplit",
     "CutLayer",

@@ -13,6 +13,7 @@ from typing import Literal, Self
 __all__ = [
     "BoundaryClaim",
     "Capabilities",
+    "ClippingClaim",
     "DataParallelClaim",
     "Description",
     "ErrorContract",
@@ -331,6 +332,19 @@ class TensorParallelClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClippingClaim:
+    """How an optimizer step may clip gradients, where `Feature.CLIPPING` is claimed; see `Plan.clipping`."""
+
+    norms: tuple[Literal["two", "maximum"], ...] = ("two", "maximum")
+    dtypes: tuple[str, ...] | None = None
+    """Of the models whose gradients are clipped; None: all that may cross a boundary."""
+
+    def takes(self, *, norm: str, dtype: str) -> bool:
+        """Whether gradients of this dtype may be clipped by this norm."""
+        return norm in self.norms and (self.dtypes is None or dtype in self.dtypes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradientScale:
     """How a mean-reduced loss is averaged over m microbatches (a sum-reduced loss is never scaled)."""
 
@@ -395,6 +409,7 @@ class Capabilities:
     """The optional features, each under every schedule that does not lack it (`ScheduleClaim.lacks`)."""
     boundary: BoundaryClaim = BoundaryClaim()
     scale: GradientScale = GradientScale()
+    clipping: ClippingClaim = ClippingClaim()
     reductions: tuple[Literal["mean", "sum"], ...] = ("mean",)
     losses: tuple[Literal["mse", "cross_entropy"], ...] = ("mse", "cross_entropy")
     """The losses that it can be given, for an engine that has its own: mean squared differences from a target of the

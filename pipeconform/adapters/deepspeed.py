@@ -4,6 +4,8 @@ The engine takes the whole list of layers on every rank and an iterator over mic
 whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. A hook that the
 optimizer calls before it steps therefore copies them (`Capabilities.fused_optimizer`).
 
+An optimizer step that clips is the engine's own ``gradient_clipping``, before which gradients are copied.
+
 Of half precision only bfloat16 with float32 copies of the parameters is claimed, which is how the engine trains in it:
 gradients are then those that DeepSpeed shows (``deepspeed.utils.safe_get_full_grad``).
 
@@ -14,7 +16,7 @@ model to float32), outputs (an evaluation returns only the last microbatch's), s
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from pipeconform.adapter import (
     Batch,
     BoundaryClaim,
     Capabilities,
+    ClippingClaim,
     Description,
     Feature,
     Mode,
@@ -51,8 +54,10 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
+        | {Feature.CLIPPING}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
+    clipping=ClippingClaim(norms=("two",)),
     fused_optimizer=True,
     loss_on="all",
     patience=10.0,
@@ -83,19 +88,29 @@ class _DeepSpeedPipeline:
         # The engine does not run backward without an optimizer, so it gets one that changes nothing.
         optimizer = optimizer_of(module.parameters(), plan.optimizer or SgdStep(lr=0.0))
         assert optimizer is not None, "every stage has something to train: frozen stages are not claimed"
-        optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
+        if plan.clipping is None:
+            optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
         self._engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=optimizer,
             config={
                 "train_micro_batch_size_per_gpu": plan.microbatch_size,
                 "gradient_accumulation_steps": plan.num_microbatches,
-                "gradient_clipping": 0.0,
+                "gradient_clipping": 0.0 if plan.clipping is None else plan.clipping.max_norm,
                 "bf16": {"enabled": plan.master_weights},
                 "steps_per_print": 10**9,
             },
         )
+        if plan.clipping is not None:
+            self._engine.clip_fp32_gradients = self._keeping_first(self._engine.clip_fp32_gradients)
         self._own_groups = [group for group in _groups() if group not in before]
+
+    def _keeping_first(self, clip: Callable[[], None]) -> Callable[[], None]:
+        def keep_and_clip() -> None:
+            self._keep_gradients()
+            clip()
+
+        return keep_and_clip
 
     def _keep_gradients(self) -> None:
         if self._copied:

@@ -2,6 +2,9 @@
 
 The schedules are functions that take this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
 each, and a ``forward_step_func``, which runs a stage and returns a function that computes a loss from its output.
+
+Steps that clip, copies of 16-bit parameters and scaled losses are those of megatron-core's optimizers; for other plans
+a torch optimizer steps.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pipeconform.adapter import (
     BoundaryClaim,
     Bystander,
     Capabilities,
+    ClippingClaim,
     Description,
     Feature,
     Microbatch,
@@ -35,7 +39,9 @@ from pipeconform.adapter import (
     placement_of,
     step_modules,
 )
+from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.without_cuda import TorchWithoutCuda
 
 __all__ = ["Megatron"]
@@ -59,8 +65,10 @@ _CAPABILITIES = Capabilities(
         | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
+        | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING}
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
+    clipping=ClippingClaim(norms=("two",), dtypes=("float32",)),
     reductions=("mean", "sum"),
     sub_groups=True,
     kwargs_scope="stage",
@@ -86,7 +94,9 @@ class _Stage(nn.Module):
 class _MegatronPipeline:
     """One rank's stages, and the schedule for their number."""
 
-    def __init__(self, plan: Plan, others: Mapping[str, dist.ProcessGroup]) -> None:
+    def __init__(
+        self, plan: Plan, others: Mapping[str, dist.ProcessGroup], *, steps: type[MegatronSteps]
+    ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
         from megatron.core.process_groups_config import ProcessGroupCollection
@@ -108,6 +118,10 @@ class _MegatronPipeline:
             pg_collection=ProcessGroupCollection(pp=group, embd=None, pos_embd=None, **others),
         )
         self.apply = step_modules(self._modules, plan.optimizer)
+        self._steps: MegatronSteps | None = None
+        if megatron_optimizer.is_wanted(plan):
+            self._steps = steps(plan, self._modules, alone=others["tp"])
+            self.apply, config.grad_scale_func = self._steps.apply, self._steps.scaled
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -138,6 +152,9 @@ class _MegatronPipeline:
 
         return stage(*microbatch.args, **microbatch.kwargs.get(stage.index, {})), loss_of
 
+    def loss_scale(self) -> float:
+        return 1.0 if self._steps is None else self._steps.scale()
+
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
         return module_gradients(self._modules)
 
@@ -150,6 +167,9 @@ class _MegatronPipeline:
 
 class Megatron:
     """Adapter for ``megatron.core.pipeline_parallel.schedules``."""
+
+    steps = MegatronSteps
+    """What steps in the place of torch's optimizers."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
@@ -171,7 +191,9 @@ class Megatron:
         if plan.placement != placement_of(Placement.LOOP, num_ranks=p, num_stages=stages):
             raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants a loop")
         _run_on(plan.ranks.device)
-        return Bystander() if plan.ranks.pipeline_rank is None else _MegatronPipeline(plan, self._others)
+        if plan.ranks.pipeline_rank is None:
+            return Bystander()
+        return _MegatronPipeline(plan, self._others, steps=self.steps)
 
 
 def _run_on(device: torch.device) -> None:

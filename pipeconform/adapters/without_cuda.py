@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-__all__ = ["TorchWithoutCuda"]
+__all__ = ["TorchWithoutCuda", "types_of_cuda"]
 
 
 class TorchWithoutCuda(ModuleType):
@@ -24,3 +26,22 @@ class TorchWithoutCuda(ModuleType):
     def zeros(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.zeros``, on the CPU if CUDA was meant."""
         return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
+
+    def tensor(self, data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
+        """``torch.tensor``, on the CPU if CUDA was meant."""
+        return torch.tensor(data, device="cpu" if device == "cuda" else device, **options)
+
+
+@contextlib.contextmanager
+def types_of_cuda() -> Iterator[None]:
+    """Have tensors of the CPU name types of CUDA, such as ``torch.cuda.FloatTensor``, for code that asks by name."""
+    torch.Tensor.type = _type_on_cuda  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        del torch.Tensor.type  # that of its base class is seen again
+
+
+def _type_on_cuda(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+    found = super(torch.Tensor, tensor).type(*args, **options)
+    return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeconform.claims import Placement
 from pipeconform.contract.batch import Batch
@@ -13,6 +13,8 @@ from pipeconform.contract.plan import AdamStep, SgdStep
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from pipeconform.contract.plan import Boundary
 
 __all__ = [
     "Bystander",
@@ -53,7 +55,7 @@ def _each(modules: Mapping[int, nn.Module]) -> Iterator[tuple[int, nn.Module]]:
 
 
 class Bystander:
-    """The pipeline of a rank outside the pipeline group: owns nothing and does nothing."""
+    """The pipeline of a rank outside the pipeline group: owns nothing and does nothing, whatever is claimed."""
 
     def owned(self) -> dict[int, nn.Module]:
         """Return no stage."""
@@ -73,6 +75,23 @@ class Bystander:
     def state(self) -> dict[int, dict[str, torch.Tensor]]:
         """Return no stage."""
         return {}
+
+    def open_stages(self, batch: Batch) -> dict[int, Any]:
+        """Return no stage."""
+        return {}
+
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """Return no boundary."""
+        return ()
+
+    def gradient_norm(self) -> None:
+        """Measure nothing."""
+
+    def loss_scale(self) -> None:
+        """Scale nothing."""
+
+    def table(self) -> None:
+        """Declare nothing."""
 
     def close(self) -> None:
         """Do nothing."""

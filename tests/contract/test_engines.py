@@ -39,6 +39,9 @@ MISTAKES = [
     (f"{WRONG}:AveragesTwiceOverTorchGPipe", "torchgpipe", "GPipe", "TRN-3"),
     (f"{WRONG}:ReadsClearedGradients", "deepspeed", "1F1B", "TRN-1"),
     (f"{WRONG}:ReportsDividedLosses", "megatron-core", "1F1B", "TRN-2"),
+    (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-21"),
+    (f"{WRONG}:LoadsOnlyTheModel", "megatron-core", "1F1B", "TRN-23"),
+    (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-24"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Optimize, Sgd, Stage, Train
 from pipeconform.case.draw.changes import replaced, two_runs, with_classes
 from pipeconform.case.draw.claimed import members_within
-from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing, usual_dtypes
 from pipeconform.case.draw.sizes import draw_size
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.draw.tensor_parallel import cut_blocks, cut_sequences, cut_widths
@@ -98,5 +98,5 @@ def _plain(d: Drawing, subject: Subject) -> Draft:
 def _dtype(d: Drawing, subject: Subject) -> FloatType:
     if subject.dtype is not None:
         return subject.dtype(d)
-    usual: FloatType = "float64" if "float64" in d.boundary.dtypes else "float32"
-    return d.pick([usual, usual, usual, "float32"]) if "float32" in d.boundary.dtypes else usual
+    usual = usual_dtypes(d.boundary)
+    return d.pick(usual) if len(usual) > 1 else usual[0]

@@ -8,9 +8,10 @@ from typing import Protocol, TypeVar
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.focus import Limits
-from pipeconform.claims import ScheduleClaim
+from pipeconform.case.model import FloatType
+from pipeconform.claims import BoundaryClaim, ScheduleClaim
 
-__all__ = ["Drawing", "Pick"]
+__all__ = ["Drawing", "Pick", "usual_dtypes"]
 
 T = TypeVar("T")
 
@@ -61,3 +62,9 @@ class Drawing:
         if all(isinstance(block, blocks.Norm) for block in chosen):
             chosen.append(blocks.Linear())
         return tuple(chosen)
+
+
+def usual_dtypes(boundary: BoundaryClaim) -> tuple[FloatType, ...]:
+    """The dtypes of a model that is not about dtypes, as often as they are drawn: mostly float64, where claimed."""
+    usual: FloatType = "float64" if "float64" in boundary.dtypes else "float32"
+    return (usual, usual, usual, "float32") if "float32" in boundary.dtypes else (usual,)

@@ -14,6 +14,7 @@ from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import Case, Train
 from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.subjects.clipped import clips_as_claimed
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.mistakes import Mistake
@@ -80,6 +81,7 @@ class Scope:
             and model.dtype in boundary.dtypes
             and boundary.min_ndim <= (3 if model.sequence else 2)
             and crosses_as_claimed(model, boundary)
+            and clips_as_claimed(case, own)
             and case.loss.reduction in own.reductions
             and case.loss.kind in own.losses
         )

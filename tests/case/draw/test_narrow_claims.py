@@ -16,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.adapter import Capabilities, DataParallelClaim, Feature, Placement, ScheduleClaim
+from pipeconform.adapter import (
+    Capabilities,
+    ClippingClaim,
+    DataParallelClaim,
+    Feature,
+    Placement,
+    ScheduleClaim,
+)
 from pipeconform.case.case import Case
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
@@ -112,6 +119,15 @@ NARROWED: Mapping[str, Capabilities] = {
         for one in OPTIONS
     },
     **{f"replicas in {one} only": _replicated(wrappers=(one,)) for one in REPLICATED.wrappers},
+    **{
+        f"clipping with {name} {value}": replace(ALL, clipping=ClippingClaim(**{name: value}))
+        for name, value in (
+            ("norms", ("two",)),
+            ("norms", ()),
+            ("dtypes", ("float32",)),
+            ("dtypes", ("bfloat16",)),
+        )
+    },
     "replicas without options": _replicated(options=()),
     "replicas without accumulation": _replicated(accumulation=False),
     "replicas without synchronised norms": _replicated(synchronised_norms=False),

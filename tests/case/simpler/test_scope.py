@@ -11,7 +11,14 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from pipeconform.adapter import Capabilities, Feature, MicrobatchRule, Placement, ScheduleClaim
+from pipeconform.adapter import (
+    Capabilities,
+    ClippingClaim,
+    Feature,
+    MicrobatchRule,
+    Placement,
+    ScheduleClaim,
+)
 from pipeconform.case.blocks import (
     Activation,
     Attention,
@@ -26,7 +33,19 @@ from pipeconform.case.blocks import (
     Unused,
 )
 from pipeconform.case.by_hand import ByHand
-from pipeconform.case.case import Case, LossSpec, Model, Passage, Split, Stage, Train, World, Zero
+from pipeconform.case.case import (
+    Case,
+    Clip,
+    LossSpec,
+    Model,
+    Passage,
+    Sgd,
+    Split,
+    Stage,
+    Train,
+    World,
+    Zero,
+)
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.misplans import Misplan
 from pipeconform.case.mistakes import Mistake
@@ -266,6 +285,14 @@ UNCLAIMED = {
     ),
     "a reduction": (_case(loss=LossSpec(reduction="sum")), replace(EVERYTHING, reductions=("mean",))),
     "a loss": (_case(), replace(EVERYTHING, losses=("cross_entropy",))),
+    "a norm to clip by": (
+        _case(optimizer=Sgd(lr=0.5, clip=Clip(limit=1.0, norm="maximum"))),
+        replace(EVERYTHING, clipping=ClippingClaim(norms=("two",))),
+    ),
+    "a dtype to clip": (
+        _case(optimizer=Sgd(lr=0.5, clip=Clip(limit=1.0))),
+        replace(EVERYTHING, clipping=ClippingClaim(dtypes=("float32",))),
+    ),
 }
 
 

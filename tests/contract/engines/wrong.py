@@ -11,6 +11,7 @@ from torch import Tensor
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.megatron import Megatron
+from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.torchgpipe import TorchGPipe
 
 
@@ -63,3 +64,29 @@ class ReportsDividedLosses(Megatron):
 
         built.run = divided
         return built
+
+
+class _OverOwnStages(MegatronSteps):
+    """The optimizer is not told of the other ranks."""
+
+    def __init__(self, plan, modules, *, alone):
+        alone_too = replace(plan, ranks=replace(plan.ranks, pipeline_group=alone))
+        super().__init__(alone_too, modules, alone=alone)
+
+
+class ClipsByOwnNorm(Megatron):
+    """Every rank clips by the norm of its own stages' gradients, and decides by itself about overflows."""
+
+    steps = _OverOwnStages
+
+
+class _WithOldCopies(MegatronSteps):
+    def apply(self, operation):
+        self._optimizer.reload_model_params = lambda *_: None
+        super().apply(operation)
+
+
+class LoadsOnlyTheModel(Megatron):
+    """Loads parameters and leaves the optimizer's copies as they were."""
+
+    steps = _WithOldCopies

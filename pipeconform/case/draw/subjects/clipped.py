@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Clip, Optimize, Sgd, Zero
+from pipeconform.case.case import Case, Clip, FloatType, Optimize, Sgd, Zero
 from pipeconform.case.draw.changes import in_some_stage, replaced
-from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing, usual_dtypes
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Feature
+from pipeconform.claims import Capabilities, Feature
+
+__all__ = ["CLIPPED", "clips_as_claimed"]
 
 _LIMITS = (0.0625, 0.0625, 0.5, 64.0)
 """Below most norms, and above all of them: then nothing must change."""
+_NORMS: tuple[Literal["two", "maximum"], ...] = ("two", "two", "maximum")
 
 
 def _clip(case: Case) -> Clip | None:
     return case.optimizer.clip if isinstance(case.optimizer, Sgd) else None
 
 
+def clips_as_claimed(case: Case, own: Capabilities) -> bool:
+    """Whether the case clips only by a norm, and gradients of a dtype, that are claimed."""
+    clip = _clip(case)
+    return clip is None or own.clipping.takes(norm=clip.norm, dtype=case.model.dtype)
+
+
+def _dtypes(own: Capabilities) -> list[FloatType]:
+    claimed = own.clipping.dtypes
+    return [kind for kind in usual_dtypes(own.boundary) if claimed is None or kind in claimed]
+
+
+def _dtype(d: Drawing) -> FloatType:
+    options = _dtypes(d.capabilities)
+    return d.pick(options) if len(options) > 1 else options[0]
+
+
 def _contents(d: Drawing, draft: Draft) -> Draft:
-    clip = Clip(limit=d.pick(_LIMITS), norm=d.pick(["two", "two", "maximum"]))
+    norms = [norm for norm in _NORMS if norm in d.capabilities.clipping.norms]
+    clip = Clip(limit=d.pick(_LIMITS), norm=d.pick(norms))
     if Feature.SHARED_IN_STAGE in d.features:
         draft = in_some_stage(blocks.Tied())(d, draft)
     return replaced(draft, optimizer=Sgd(lr=0.125, clip=clip))
@@ -41,8 +63,11 @@ CLIPPED = Subject(
     focus=Focus.CLIPPED,
     needs=frozenset({Feature.OPTIMIZER, Feature.CLIPPING}),
     trains=True,
+    claimed=lambda claim, own: bool(own.clipping.norms and _dtypes(own)),
     found=lambda case: _clip(case) is not None,
     rarity=2,
+    least_stages=2,  # the norm of a single stage is no question
+    dtype=_dtype,
     contents=_contents,
     program=_program,
     without=_unclipped,
