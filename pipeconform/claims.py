@@ -336,12 +336,12 @@ class ClippingClaim:
     """How an optimizer step may clip gradients, where `Feature.CLIPPING` is claimed; see `Plan.clipping`."""
 
     norms: tuple[Literal["two", "maximum"], ...] = ("two", "maximum")
-    dtypes: tuple[str, ...] | None = None
-    """Of the models whose gradients are clipped; None: all that may cross a boundary."""
+    dtypes: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")
+    """Of the models whose gradients are clipped."""
 
     def takes(self, *, norm: str, dtype: str) -> bool:
         """Whether gradients of this dtype may be clipped by this norm."""
-        return norm in self.norms and (self.dtypes is None or dtype in self.dtypes)
+        return norm in self.norms and dtype in self.dtypes
 
 
 @dataclass(frozen=True, kw_only=True)

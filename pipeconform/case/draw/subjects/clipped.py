@@ -32,8 +32,7 @@ def clips_as_claimed(case: Case, own: Capabilities) -> bool:
 
 
 def _dtypes(own: Capabilities) -> list[FloatType]:
-    claimed = own.clipping.dtypes
-    return [kind for kind in usual_dtypes(own.boundary) if claimed is None or kind in claimed]
+    return [kind for kind in usual_dtypes(own.boundary) if kind in own.clipping.dtypes]
 
 
 def _dtype(d: Drawing) -> FloatType:
