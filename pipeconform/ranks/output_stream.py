@@ -16,6 +16,7 @@ __all__ = ["OutputStream", "to_standard_error"]
 
 _GULP = 1 << 20  # bytes of one rank that are read before the ranks are looked after again
 _LONGEST = 1 << 16  # bytes without an end of line that are held back
+_MOST = 64 << 20  # bytes of one rank that are shown at its end
 
 
 def to_standard_error(text: str) -> None:
@@ -44,19 +45,32 @@ class OutputStream:
         self._take(rank, path, _GULP)
 
     def end(self, rank: int, path: Path) -> None:
-        """Write everything that `rank` has printed, its last line included."""
-        while self._take(rank, path, _GULP):
-            pass
+        """Write everything that `rank` has printed until now, its last line included; of very much, the end.
+
+        A rank that is still printing may be faster than this reads.
+        """
+        left = self._unread(rank, path)
+        if left > _MOST:
+            self._tell(rank, [*self._taken(rank), f"({left - _MOST} bytes are not shown)".encode()])
+            self._read[rank] = self._read.get(rank, 0) + left - _MOST
+            left = _MOST
+        while left > 0 and (found := self._take(rank, path, min(left, _GULP))):
+            left -= found
         if rest := self._rest.pop(rank, b""):
             self._tell(rank, [rest])
 
     def lost(self, rank: int, path: Path) -> None:
         """The file of `rank` is about to be emptied; say how much of it was not shown."""
-        with contextlib.suppress(OSError):
-            left = path.stat().st_size - self._read.get(rank, 0)
-            if left > 0:
-                self._tell(rank, [*self._taken(rank), f"({left} bytes are not shown)".encode()])
+        if (left := self._unread(rank, path)) > 0:
+            self._tell(rank, [*self._taken(rank), f"({left} bytes are not shown)".encode()])
         self._read[rank] = 0
+
+    def _unread(self, rank: int, path: Path) -> int:
+        try:
+            size, read = path.stat().st_size, self._read.get(rank, 0)
+        except OSError:  # a task may delete any file
+            return 0
+        return size if size < read else size - read  # the task may have emptied it
 
     def _take(self, rank: int, path: Path, most: int) -> int:
         """Read at most so many bytes, and write the complete lines; return how many there were."""

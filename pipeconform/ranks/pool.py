@@ -332,10 +332,13 @@ class Pending:
         now = time.monotonic()
         seconds = now - self._started
         able = [rank for rank in waiting if not eyes.stopped(rank)]
+        printed = {rank: self._crew.printed(rank) for rank in waiting}
         question = self._crew.ask(able) if standings is None else None
         stacks = self._crew.stacks(able)
+        self._crew.trim_output(waiting)  # they may still be printing, and what is asked takes a while
         if question is not None:
             standings = question.wait()
+            self._crew.trim_output(waiting)
         for rank in waiting:
             held = eyes.stopped(rank)
             standing = (standings or {}).get(rank, Standing())
@@ -351,5 +354,5 @@ class Pending:
                 flights=tuple(map(str, standing.flights)),
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
-                output=self._crew.printed(rank),
+                output=printed[rank],
             )

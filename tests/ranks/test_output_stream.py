@@ -92,6 +92,35 @@ def test_a_file_that_its_task_emptied_or_deleted_is_read_on(page: _Page, file: P
     assert page.lines == ["[rank0]: long", "[rank0]: new"]
 
 
+def test_a_rank_that_prints_faster_than_it_is_read_comes_to_its_end(file: Path) -> None:
+    shown: list[str] = []
+
+    def printing_on(text: str) -> None:
+        shown.append(text)
+        with file.open("a") as end:
+            end.write("later\n" * 3)
+
+    file.write_text("before\n" * 2)
+    OutputStream(printing_on).end(0, file)
+
+    assert "".join(shown) == "[rank0]: before\n" * 2
+
+
+def test_of_very_much_the_end_is_shown(page: _Page, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeconform.ranks.output_stream._MOST", 10)
+    file.write_text("0123\n" * 5)
+    page.stream.show(0, file)
+    with file.open("a") as end:
+        end.write("abcd\n" * 5)
+    page.stream.end(0, file)
+
+    assert page.lines[5:] == [
+        "[rank0]: (15 bytes are not shown)",
+        "[rank0]: abcd",
+        "[rank0]: abcd",
+    ]
+
+
 def test_both_outputs_of_every_rank_are_shown_task_by_task(pool: Pool, page: _Page) -> None:
     for word in (b"first\nsecond\nlast", b"again\n"):
         pool.run("rank_tasks:speak", word, time_limit=GUARD)
