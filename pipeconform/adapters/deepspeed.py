@@ -1,16 +1,14 @@
-"""DeepSpeed's pipeline engine behind the contract.
+"""DeepSpeed's pipeline engine behind the contract, alone or in replicas, and with ZeRO of stage 1.
 
-The engine takes the whole list of layers on every rank and an iterator over microbatches, and runs the
-whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. A hook that the
-optimizer calls before it steps therefore copies them (`Capabilities.fused_optimizer`).
+The engine takes the whole list of layers on every rank and an iterator over microbatches, and runs the whole step
+itself: ``train_batch`` runs the schedule, clips the gradients, steps the optimizer and clears the gradients. They are
+therefore copied before it clips and steps (`Capabilities.fused_optimizer`).
 
-An optimizer step that clips is the engine's own ``gradient_clipping``, before which gradients are copied.
+Of half precision only bfloat16 with float32 copies of the parameters is claimed, which is how the engine trains in it.
+Gradients are then those that DeepSpeed shows (``deepspeed.utils.safe_get_full_grad``), as with ZeRO.
 
-Of half precision only bfloat16 with float32 copies of the parameters is claimed, which is how the engine trains in it:
-gradients are then those that DeepSpeed shows (``deepspeed.utils.safe_get_full_grad``).
-
-Not claimed: float64 (it converts every
-model to float32), outputs (an evaluation returns only the last microbatch's), sums (it always averages).
+Not claimed: float64 (it converts every model to float32), outputs (an evaluation returns only the last microbatch's),
+sums (it always averages), accumulation over steps (it clears the gradients).
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from pipeconform.adapter import (
     BoundaryClaim,
     Capabilities,
     ClippingClaim,
+    DataParallelClaim,
     Description,
     Feature,
     Mode,
@@ -45,7 +44,7 @@ from pipeconform.adapters.chained import Chained
 from pipeconform.adapters.installed import require_release
 from pipeconform.errors import Unsupported
 
-__all__ = ["DeepSpeed"]
+__all__ = ["DeepSpeed", "DeepSpeedZero1"]
 
 _CAPABILITIES = Capabilities(
     schedules=(ScheduleClaim(name="1F1B", family="one_f_one_b"),),
@@ -58,6 +57,7 @@ _CAPABILITIES = Capabilities(
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     clipping=ClippingClaim(norms=("two",)),
+    data_parallel=DataParallelClaim(),
     fused_optimizer=True,
     loss_on="all",
     patience=10.0,
@@ -67,20 +67,21 @@ _CAPABILITIES = Capabilities(
 class _DeepSpeedPipeline:
     """One rank's engine."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, zero: int) -> None:
         import deepspeed
         from deepspeed.pipe import PipelineModule
 
         os.environ["LOCAL_RANK"] = str(plan.ranks.device.index or 0)
         layers = [build() for build in plan.stages]
         self._modules: dict[int, nn.Module] = {s: layers[s] for s in plan.owned_stages()}
-        self._microbatch_size, self._copied = plan.microbatch_size, plan.master_weights
+        self._samples_at_once = plan.microbatch_size * plan.ranks.num_replicas
+        self._replicated, self._asks = plan.ranks.num_replicas > 1, plan.master_weights or zero > 0
         self._gradients: dict[int, dict[str, torch.Tensor | None]] = {}
         self.apply(ZeroGrad())
         before = set(_groups())
         module = PipelineModule(
             [_layer(s, layer, plan.tied) for s, layer in enumerate(layers)],
-            num_stages=len(layers),
+            topology=_topology(plan),
             loss_fn=plan.loss.function,
             partition_method="uniform",
             dynamic_shape=plan.varying_shapes,
@@ -88,8 +89,6 @@ class _DeepSpeedPipeline:
         # The engine does not run backward without an optimizer, so it gets one that changes nothing.
         optimizer = optimizer_of(module.parameters(), plan.optimizer or SgdStep(lr=0.0))
         assert optimizer is not None, "every stage has something to train: frozen stages are not claimed"
-        if plan.clipping is None:
-            optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
         self._engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=optimizer,
@@ -98,22 +97,25 @@ class _DeepSpeedPipeline:
                 "gradient_accumulation_steps": plan.num_microbatches,
                 "gradient_clipping": 0.0 if plan.clipping is None else plan.clipping.max_norm,
                 "bf16": {"enabled": plan.master_weights},
+                "zero_optimization": {"stage": zero},
+                "zero_allow_untested_optimizer": True,
                 "steps_per_print": 10**9,
             },
         )
-        if plan.clipping is not None:
-            self._engine.clip_fp32_gradients = self._keeping_first(self._engine.clip_fp32_gradients)
+        self._engine._take_model_step = self._keeping_first(self._engine._take_model_step)
         self._own_groups = [group for group in _groups() if group not in before]
 
-    def _keeping_first(self, clip: Callable[[], None]) -> Callable[[], None]:
-        def keep_and_clip() -> None:
-            self._keep_gradients()
-            clip()
+    def _keeping_first(self, step: Callable[..., None]) -> Callable[..., None]:
+        """Copy the gradients before the engine clips them and steps; ZeRO has none left for the optimizer's hooks."""
 
-        return keep_and_clip
+        def keep_and_step(*args: Any, **options: Any) -> None:
+            self._keep_gradients()
+            step(*args, **options)
+
+        return keep_and_step
 
     def _keep_gradients(self) -> None:
-        if self._copied:
+        if self._asks:
             from deepspeed.utils import safe_get_full_grad
 
             self._gradients = {
@@ -138,8 +140,9 @@ class _DeepSpeedPipeline:
             loss = self._engine.eval_batch(data, num_micro_batches=batch.num_microbatches)
             return StepResult(loss=loss.reshape(()))  # one element in one dimension on all ranks but the last
         if batch.num_microbatches != self._engine.gradient_accumulation_steps():
-            self._engine.set_train_batch_size(self._microbatch_size * batch.num_microbatches)
-        return StepResult(loss=self._engine.train_batch(data))
+            self._engine.set_train_batch_size(self._samples_at_once * batch.num_microbatches)
+        loss = self._engine.train_batch(data)
+        return StepResult(loss=self._engine.dp_group_loss if self._replicated else loss)
 
     def apply(self, operation: Operation) -> None:
         """Clear the copies of gradients; the engine has stepped and cleared its own already."""
@@ -170,6 +173,9 @@ class _DeepSpeedPipeline:
 
 class DeepSpeed:
     """Adapter for ``deepspeed.pipe.PipelineModule`` and its engine from ``deepspeed.initialize``."""
+
+    zero = 0
+    """The stage of ZeRO: with 1, every replica steps a part of the parameters."""
 
     def describe(self) -> Description:
         """DeepSpeed's documented features.
@@ -203,9 +209,32 @@ class DeepSpeed:
             Unsupported: the pipeline is not the whole world. (The engine checks the number of stages.)
         """
         ranks = plan.ranks
-        if len(ranks.pipeline_ranks) != ranks.world_size:
-            raise Unsupported(f"a pipeline on {len(ranks.pipeline_ranks)} ranks of {ranks.world_size}")
-        return _DeepSpeedPipeline(plan)
+        used = len(ranks.pipeline_ranks) * ranks.num_replicas
+        if used != ranks.world_size:
+            raise Unsupported(f"pipelines on {used} ranks of {ranks.world_size}")
+        return _DeepSpeedPipeline(plan, zero=self.zero)
+
+
+class DeepSpeedZero1(DeepSpeed):
+    """The same engine with the states of optimizers in parts over the replicas."""
+
+    zero = 1
+
+
+def _topology(plan: Plan) -> Any:
+    """The ranks of stages and replicas: neighbours are those of a pipeline, or those of a stage.
+
+    Raises:
+        Unsupported: they lie otherwise.
+    """
+    from deepspeed.runtime.pipe.topology import ProcessTopology
+
+    ranks, p = plan.ranks, len(plan.ranks.pipeline_ranks)
+    if ranks.pipeline_ranks == tuple(range(ranks.replica * p, (ranks.replica + 1) * p)):
+        return ProcessTopology(axes=["data", "pipe"], dims=[ranks.num_replicas, p])
+    if ranks.pipeline_ranks == tuple(range(ranks.replica, ranks.world_size, ranks.num_replicas)):
+        return ProcessTopology(axes=["pipe", "data"], dims=[p, ranks.num_replicas])
+    raise Unsupported(f"a pipeline on ranks {list(ranks.pipeline_ranks)} of {ranks.world_size}")
 
 
 def _layer(stage: int, module: nn.Module, tied: Sequence[Mapping[int, str]]) -> Any:

@@ -30,6 +30,7 @@ __all__ = ["BUILT_IN", "describe", "load", "module_of", "resolve"]
 BUILT_IN = {
     "torch": "pipeconform.adapters.torch_pipelining:TorchPipelining",
     "deepspeed": "pipeconform.adapters.deepspeed:DeepSpeed",
+    "deepspeed-zero1": "pipeconform.adapters.deepspeed:DeepSpeedZero1",
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",

@@ -1,4 +1,7 @@
-"""What the stages of a case were before an engine had them: names, values, flags, modes and hooks."""
+"""What the stages of a case were before an engine had them: names, values, flags and modes.
+
+Hooks are not counted: engines reduce gradients in hooks of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,6 @@ from pipeconform.observe.observation import named
 
 __all__ = ["InitialStage", "Initials"]
 
-_PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 @dataclass(frozen=True)
 class InitialStage:
@@ -28,9 +28,7 @@ class InitialStage:
     """Parameters and buffers."""
     trainable: Mapping[str, bool]
     """`requires_grad` of every parameter."""
-    parameter_hooks: Mapping[str, Mapping[str, int]]
     module_types: Mapping[str, type[nn.Module]]
-    module_hooks: Mapping[str, Mapping[str, int]]
 
     @classmethod
     def of(cls, module: nn.Module) -> InitialStage:
@@ -39,9 +37,7 @@ class InitialStage:
         return cls(
             values=named({**parameters, **dict(module.named_buffers())}),
             trainable={name: one.requires_grad for name, one in parameters.items()},
-            parameter_hooks={name: _counted(one, _PARAMETER_HOOKS) for name, one in parameters.items()},
             module_types={name: type(one) for name, one in modules.items()},
-            module_hooks={name: _counted(one, _MODULE_HOOKS) for name, one in modules.items()},
         )
 
     def changes(self, live: nn.Module) -> list[str]:
@@ -50,26 +46,12 @@ class InitialStage:
         found = []
         for name, was in self.trainable.items():
             parameter = now_parameters.get(name)
-            if parameter is None:
-                continue
-            if was != parameter.requires_grad:
+            if parameter is not None and was != parameter.requires_grad:
                 found.append(f"requires_grad of {name} became {parameter.requires_grad}")
-            now = _counted(parameter, _PARAMETER_HOOKS)
-            before = self.parameter_hooks[name]
-            found += [f"parameter {name} has other {kind[1:]}" for kind in now if now[kind] != before[kind]]
         for name, kind_was in self.module_types.items():
             module = now_modules.get(name)
-            if module is None or type(module) is not kind_was:
-                continue
-            called = f"module {name or '(itself)'}"
-            if not module.training:
-                found.append(f"{called} is in eval mode")
-            now, before = _counted(module, _MODULE_HOOKS), self.module_hooks[name]
-            found += [
-                f"{called} has {now[kind] - before[kind]:+d} {kind[1:]}"
-                for kind in now
-                if now[kind] != before[kind]
-            ]
+            if module is not None and type(module) is kind_was and not module.training:
+                found.append(f"module {name or '(itself)'} is in eval mode")
         return found
 
 
@@ -101,8 +83,3 @@ class Initials:
     def _names_in_whole(self) -> frozenset[str]:
         whole = build_whole(self._case).named_parameters(remove_duplicate=False)
         return frozenset(name for name, _ in whole)
-
-
-def _counted(owner: object, kinds: tuple[str, ...]) -> dict[str, int]:
-    """The number of hooks of each kind."""
-    return {kind: len(getattr(owner, kind, None) or ()) for kind in kinds}

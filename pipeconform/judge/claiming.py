@@ -136,7 +136,7 @@ def _needed(judgement: Judgement, focus: Focus, claims: Claims) -> Iterator[Addi
             "family",
             next(iter(nearest(claim.name, titles.values(), titles)), "dualpipe" if mirrored else "gpipe"),
         )
-    forms = {"whole": ("tracing",), "replicas": ("sub_groups", "data_parallel")}
+    forms = {"whole": ("tracing",), "replicas": ("data_parallel",)}
     names = {**forms, "tensor parallel": ("sub_groups", "tensor_parallel")}.get(subject.form, ())
     yield from (
         one for one in _possible(claims) if one.place == ("Capabilities",) and one.text.split("=")[0] in names

@@ -242,6 +242,8 @@ class Reduction(msgspec.Struct, frozen=True, array_like=True):
     """How many values each rank gave."""
     events: int
     """How many of the step's `Event`s had been seen when it was issued; −1 without a timeline."""
+    alike: bool = False
+    """Whether the group was not the given one, but has the same ranks; `stage` is then the rank's first."""
 
 
 class Answered(_Data, frozen=True, kw_only=True):

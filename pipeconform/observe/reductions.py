@@ -42,6 +42,7 @@ class ReductionRecorder:
         self, groups: Mapping[int, dist.ProcessGroup], *, count: Callable[[], int] | None = None
     ) -> None:
         self._stages = {group.group_name: s for s, group in groups.items()}
+        self._ranks = {_ranks_of(group): s for s, group in sorted(groups.items(), reverse=True)}
         self.count = count
         self._found: list[Reduction] = []
         self._lock = threading.Lock()
@@ -90,18 +91,24 @@ class ReductionRecorder:
         if not tensors:
             return
         sizes = [one.numel() for one in tensors]
-        count = self.count
+        count, given = self.count, self._stages.get(call.group.group_name)
+        stage = self._ranks.get(_ranks_of(call.group), -1) if given is None else given
         found = Reduction(
             call.name,
-            self._stages.get(call.group.group_name, -1),
+            stage,
             # the input and the result are both among the arguments of a scatter
             sum(sizes) * call.group.size() // (call.group.size() + 1)
             if call.name in _SCATTER
             else sum(sizes),
             -1 if count is None else count(),
+            alike=given is None and stage >= 0,
         )
         with self._lock:
             self._found.append(found)
+
+
+def _ranks_of(group: dist.ProcessGroup) -> frozenset[int]:
+    return frozenset(dist.get_process_group_ranks(group))
 
 
 @contextmanager

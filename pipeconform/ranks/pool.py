@@ -354,5 +354,5 @@ class Pending:
                 flights=tuple(map(str, standing.flights)),
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
-                output=printed[rank],
+                output=self._crew.printed(rank) or printed[rank],
             )

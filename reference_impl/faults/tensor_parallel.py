@@ -172,7 +172,6 @@ class _TakenOtherwise(ReferencePipeline):
 @breaks(
     "FWD-19",
     tells="the input of stage 1 is a plain tensor .* handed over as a DTensor placed",
-    also=("LIF-6",),
 )
 class PlacementLost(_TakenOtherwise):
     """A stage gets the part that was sent, as a plain tensor."""
@@ -185,7 +184,6 @@ class PlacementLost(_TakenOtherwise):
 @breaks(
     "FWD-19",
     tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)",
-    also=("LIF-6",),
 )
 class PartAsWhole(_TakenOtherwise):
     """A stage gets the part that was sent as if every rank had been sent the same."""
@@ -198,7 +196,6 @@ class PartAsWhole(_TakenOtherwise):
 @breaks(
     "FWD-19",
     tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)",
-    also=("LIF-6",),
 )
 class GatheredOnTheWay(_TakenOtherwise):
     """A stage gets the whole tensor on every rank: right values, but more memory than planned."""
@@ -207,7 +204,7 @@ class GatheredOnTheWay(_TakenOtherwise):
         return value.redistribute(placements=[Replicate()])
 
 
-@breaks("FWD-19", tells=r"input 0 of stage 1 \(microbatch \d\) did not arrive unchanged", also=("LIF-6",))
+@breaks("FWD-19", tells=r"input 0 of stage 1 \(microbatch \d\) did not arrive unchanged")
 class PartsExchanged(_TakenOtherwise):
     """Each of a stage's ranks gets the part of the next one."""
 

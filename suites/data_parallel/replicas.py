@@ -88,14 +88,17 @@ def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
     A mean taken for every microbatch has the right value and m times the traffic; one taken before the last
     backward lacks a microbatch, or is taken again.
     """
-    num = len(evidence.case.world.pipelines)
+    every, num = range(evidence.case.num_stages), len(evidence.case.world.pipelines)
     for replica in replicas_of(evidence):
+        stages = {one.rank: [s for s in every if one in replica.owners(s)] for one in replica.members}
         for expected in evidence.runs(Train):
-            for s in range(evidence.case.num_stages) if num > 1 else ():
+            for s in every if num > 1 else ():
                 for one in replica.owners(s):
                     step = shown_step(one, expected.step)
                     evidence.compared()
-                    yield from reduced_once(evidence, expected, step, s, rank=one.rank)
+                    yield from reduced_once(
+                        evidence, expected, step, s, rank=one.rank, stages=stages[one.rank]
+                    )
         yield from gradients_are_right(replica.uncounted)
 
 

@@ -98,8 +98,7 @@ def determinism(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """Building a pipeline does not change parameters, buffers, random state, gradient flags, training mode or
-    hooks.
+    """Building a pipeline does not change parameters, buffers, random state, gradient flags or training mode.
 
     Random numbers that only some ranks consume make replicas diverge silently.
     """

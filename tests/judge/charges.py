@@ -55,7 +55,13 @@ SHARDS = _in(
     "Sharding.shape",
     "Sharding.cuts",
 )
-REDUCED = _in("Train", "StepShown.reductions", "Reduction.stage", "Reduction.elements", "Reduction.events")
+REDUCED = _in(
+    "Train",
+    "StepShown.reductions",
+    "Reduction.stage",
+    "Reduction.elements",
+    "Reduction.events",
+)
 MATCHED = frozenset(
     {
         "Traffic.operations",
@@ -208,6 +214,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Arrived.step": "COM-7, tests/judge/traffic/test_crossing.py",
     "Arrived.tensors": "COM-7, tests/judge/traffic/test_crossing.py",
     "Observation.steps": "the harness records one per step of the program",
+    "Reduction.alike": "the given group and one of the same ranks are judged alike; tests/judge/test_reductions.py",
     "Observation.failed": "chapter ERR, tests/judge/test_aftermath.py",
     "Failed.type": "chapter ERR, tests/judge/test_aftermath.py",
     "Failed.message": "chapter ERR, tests/judge/test_wording.py",

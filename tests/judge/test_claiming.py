@@ -47,7 +47,6 @@ def test_features_share_a_line_and_a_claim_that_is_made_is_written_once():
     )
     assert line("DPC-9") == (
         "in Capabilities: features=frozenset({…, Feature.BUFFERS})",
-        "in Capabilities: sub_groups=True",
         "in Capabilities: data_parallel=DataParallelClaim(…, synchronised_norms=True)",
     )
     assert line("SPL-2") == ('in ScheduleClaim(name="GPipe", …): split_backward=True',)

@@ -26,17 +26,18 @@ EVENTS = (
 )
 
 
-def evidence(*reductions, wrapper="ddp", events=EVENTS, world_size=2, others=((1,),)):
-    """One stage on one rank in two replicas; rank 0 shows `reductions`, the other does everything right."""
+def evidence(*reductions, wrapper="ddp", events=EVENTS, world_size=2, others=((1,),), stages=1):
+    """One stage, or two, on one rank in two replicas; rank 0 shows `reductions`, the other does everything right."""
     replicas = Replicas(others=others, wrapper=wrapper)
     model = small_case().model
     case = small_case(
-        model=structs.replace(model, stages=model.stages[:1]),
+        model=structs.replace(model, stages=model.stages[:stages]),
+        stages_per_rank=stages,
         world=World(size=world_size, pipeline_ranks=(0,), replicas=replicas),
         program=(Train(batch_size=4, num_microbatches=2),),
     )
     expected = reference(case, scale=EVERYTHING.scale)
-    right = (Reduction("allreduce_", 0, VALUES, 4),)
+    right = tuple(Reduction("allreduce_", s, VALUES, 4) for s in range(stages))
     shown = tuple(
         Observation(
             rank=rank,
@@ -77,6 +78,51 @@ def kinds(one):
 )
 def test_once_in_whatever_pieces_is_right(reductions):
     assert kinds(evidence(*reductions)) == []
+
+
+ALIKE = Reduction("allreduce_", 0, VALUES, 4, alike=True)
+
+
+def test_a_group_of_the_engine_s_own_with_the_same_ranks_is_as_good():
+    assert kinds(evidence(ALIKE)) == []
+    assert kinds(evidence(ALIKE, ALIKE)) == ["synchronised more than once"]
+    assert kinds(evidence(structs.replace(ALIKE, events=3))) == ["synchronised too early"]
+    assert kinds(evidence(structs.replace(ALIKE, elements=9))) == ["partly synchronised"]
+
+
+def test_where_the_given_group_is_used_others_do_not_count():
+    given = structs.replace(ALIKE, alike=False)
+    assert kinds(evidence(given, ALIKE)) == []
+    assert kinds(evidence(structs.replace(given, elements=9), ALIKE)) == ["partly synchronised"]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_single_numbers_beside_all_gradients_are_losses_or_norms(alike):
+    number = Reduction("allreduce_", 0, 1, 2, alike=alike)
+    assert kinds(evidence(structs.replace(ALIKE, alike=alike), number)) == []
+    assert kinds(evidence(*[structs.replace(number, events=4)] * VALUES)) == []
+    assert kinds(evidence(*[structs.replace(number, events=4)] * 11)) == ["partly synchronised"]
+
+
+TWO = (
+    Event("W", 1, 0, 5, 0.2),
+    Event("W", 0, 0, 6, 0.3),
+    Event("W", 1, 1, 7, 0.4),
+    Event("W", 0, 1, 8, 0.5),
+)
+
+
+def test_stages_of_a_rank_on_a_group_of_the_engine_s_own_are_judged_together():
+    def found(*reductions):
+        return kinds(evidence(*reductions, events=TWO, stages=2))
+
+    both = structs.replace(ALIKE, elements=2 * VALUES)
+    assert found(both) == []
+    assert found(ALIKE, structs.replace(ALIKE, events=3)) == []  # the one stage's, while the other computes
+    assert found(ALIKE) == ["partly synchronised"]
+    assert found(both, ALIKE) == ["synchronised more than once"]
+    assert found(structs.replace(both, events=2)) == ["synchronised too early"]
+    assert found() == ["never synchronised"] * 2
 
 
 def test_shards_are_filled_up_to_equal_size():

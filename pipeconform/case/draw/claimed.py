@@ -65,7 +65,8 @@ def _form_is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capab
         return True
     if subject.form == "whole":
         return capabilities.tracing is not None
-    replicated = subject.form == "replicas"
-    own = capabilities.data_parallel if replicated else capabilities.tensor_parallel
-    line = claim.placement in (Placement.LOOP, Placement.V)
-    return own is not None and claim.trains and capabilities.sub_groups and line
+    if not claim.trains or claim.placement not in (Placement.LOOP, Placement.V):
+        return False
+    if subject.form == "replicas":
+        return capabilities.data_parallel is not None
+    return capabilities.tensor_parallel is not None and capabilities.sub_groups

@@ -48,6 +48,15 @@ class ReadsClearedGradients(DeepSpeed):
         return built
 
 
+class KeepsReplicasApart(DeepSpeed):
+    """Switches the engine's reduction over replicas off, and takes gradients as they are."""
+
+    def build(self, plan: Plan):
+        built = super().build(plan)
+        built._engine.pipeline_enable_backward_allreduce = False
+        return built
+
+
 class ReportsDividedLosses(Megatron):
     """Reports the losses as the schedule has divided them by m, in place."""
 
