@@ -3,8 +3,8 @@
 The schedules are functions that take this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
 each, and a ``forward_step_func``, which runs a stage and returns a function that computes a loss from its output.
 
-Steps that clip, copies of 16-bit parameters and scaled losses are those of megatron-core's optimizers; for other plans
-a torch optimizer steps.
+Steps that clip, copies of 16-bit parameters and scaled losses are those of megatron-core's optimizers, and replicas are
+those of its ``DistributedDataParallel``; for other plans a torch optimizer steps.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from pipeconform.adapter import (
     Bystander,
     Capabilities,
     ClippingClaim,
+    DataParallelClaim,
     Description,
     Feature,
     Microbatch,
     MicrobatchRule,
     Mode,
+    Operation,
     Placement,
     Plan,
     ScheduleClaim,
     StepResult,
     TensorSpec,
+    ZeroGrad,
     module_gradients,
     module_state,
     placement_of,
@@ -42,6 +45,7 @@ from pipeconform.adapter import (
 from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
+from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients
 from pipeconform.adapters.without_cuda import TorchWithoutCuda
 
 __all__ = ["Megatron"]
@@ -69,6 +73,7 @@ _CAPABILITIES = Capabilities(
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
     clipping=ClippingClaim(norms=("two",), dtypes=("float32",)),
+    data_parallel=DataParallelClaim(),
     reductions=("mean", "sum"),
     sub_groups=True,
     kwargs_scope="stage",
@@ -95,7 +100,12 @@ class _MegatronPipeline:
     """One rank's stages, and the schedule for their number."""
 
     def __init__(
-        self, plan: Plan, others: Mapping[str, dist.ProcessGroup], *, steps: type[MegatronSteps]
+        self,
+        plan: Plan,
+        others: Mapping[str, dist.ProcessGroup],
+        *,
+        steps: type[MegatronSteps],
+        replicas: type[MegatronReplicas],
     ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
@@ -108,20 +118,25 @@ class _MegatronPipeline:
         first, second, _ = (1, 1, 1) if edge is None else edge.shape
         config = _config(plan, edge, interleaved=interleaved)
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
+        self._replicas: MegatronReplicas | None = None
+        if plan.ranks.num_replicas > 1:
+            self._replicas = replicas(plan, self._stages, alone=others["tp"])
+            self._replicas.tell(config)
+            others = {**others, "dp_cp": self._replicas.group}
         self._schedule = partial(
             getattr(schedules, f"forward_backward_{name if len(plan.stages) > 1 else 'no_pipelining'}"),
             forward_step_func=self._forward_step,
-            model=self._stages,
+            model=self._stages if self._replicas is None else self._replicas.stages,
             seq_length=first,  # what these two are called does not matter to the schedule
             micro_batch_size=second,
             p2p_communicator=p2p_communication.P2PCommunicator(group, config),
             pg_collection=ProcessGroupCollection(pp=group, embd=None, pos_embd=None, **others),
         )
-        self.apply = step_modules(self._modules, plan.optimizer)
+        self._apply = step_modules(self._modules, plan.optimizer)
         self._steps: MegatronSteps | None = None
         if megatron_optimizer.is_wanted(plan):
             self._steps = steps(plan, self._modules, alone=others["tp"])
-            self.apply, config.grad_scale_func = self._steps.apply, self._steps.scaled
+            self._apply, config.grad_scale_func = self._steps.apply, self._steps.scaled
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -141,8 +156,9 @@ class _MegatronPipeline:
         merged = tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs)
         return StepResult(output=merged, losses=losses if mode is Mode.TRAIN else None)
 
-    def _forward_step(self, data: Iterator[Microbatch], stage: _Stage) -> tuple[Any, Any]:
+    def _forward_step(self, data: Iterator[Microbatch], stage: Any) -> tuple[Any, Any]:
         microbatch = next(data)
+        index = stage.index if self._replicas is None else stage.module.index
 
         def loss_of(output: Any) -> tuple[Any, ...]:
             loss = self._plan.loss.function(output, microbatch.target, **self._loss_kwargs)
@@ -150,13 +166,19 @@ class _MegatronPipeline:
             tokens = () if self._plan.loss.reduction == "mean" else (torch.ones_like(loss, dtype=torch.int),)
             return loss, *tokens, reported  # a mean is divided by m, in place; a sum counts as tokens
 
-        return stage(*microbatch.args, **microbatch.kwargs.get(stage.index, {})), loss_of
+        return stage(*microbatch.args, **microbatch.kwargs.get(index, {})), loss_of
+
+    def apply(self, operation: Operation) -> None:
+        self._apply(operation)
+        if self._replicas is not None and isinstance(operation, ZeroGrad):
+            self._replicas.clear()
 
     def loss_scale(self) -> float:
         return 1.0 if self._steps is None else self._steps.scale()
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
-        return module_gradients(self._modules)
+        gradients = module_gradients if self._replicas is None else buffered_gradients
+        return gradients(self._modules)
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
@@ -170,6 +192,8 @@ class Megatron:
 
     steps = MegatronSteps
     """What steps in the place of torch's optimizers."""
+    replicas = MegatronReplicas
+    """What wraps the stages of replicas."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
@@ -193,7 +217,7 @@ class Megatron:
         _run_on(plan.ranks.device)
         if plan.ranks.pipeline_rank is None:
             return Bystander()
-        return _MegatronPipeline(plan, self._others, steps=self.steps)
+        return _MegatronPipeline(plan, self._others, steps=self.steps, replicas=self.replicas)
 
 
 def _run_on(device: torch.device) -> None:

@@ -25,8 +25,9 @@ __all__ = ["MegatronSteps", "is_wanted"]
 
 
 def is_wanted(plan: Plan) -> bool:
-    """Whether the plan needs more of an optimizer than torch's have."""
-    return plan.clipping is not None or plan.master_weights
+    """Whether the plan needs more of an optimizer than torch's have, such as gradients that lie in buffers."""
+    replicated = plan.ranks.num_replicas > 1 and plan.optimizer is not None
+    return plan.clipping is not None or plan.master_weights or replicated
 
 
 class MegatronSteps:

@@ -41,6 +41,8 @@ MISTAKES = [
     (f"{WRONG}:ReadsClearedGradients", "deepspeed", "1F1B", "TRN-1"),
     (f"{WRONG}:KeepsReplicasApart", "deepspeed", "1F1B", "DPC-1"),
     (f"{WRONG}:KeepsReplicasApart", "deepspeed", "1F1B", "DPC-2"),
+    (f"{WRONG}:NeverFinishesReplicas", "megatron-core", "1F1B", "DPC-1"),
+    (f"{WRONG}:FinishesReplicasTwice", "megatron-core", "1F1B", "DPC-2"),
     (f"{WRONG}:ReportsDividedLosses", "megatron-core", "1F1B", "TRN-2"),
     (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-21"),
     (f"{WRONG}:LoadsOnlyTheModel", "megatron-core", "1F1B", "TRN-23"),

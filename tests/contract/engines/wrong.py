@@ -12,6 +12,7 @@ from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
+from pipeconform.adapters.megatron_replicas import MegatronReplicas
 from pipeconform.adapters.torchgpipe import TorchGPipe
 
 
@@ -99,3 +100,32 @@ class LoadsOnlyTheModel(Megatron):
     """Loads parameters and leaves the optimizer's copies as they were."""
 
     steps = _WithOldCopies
+
+
+class _Untold(MegatronReplicas):
+    def tell(self, config):
+        """Say nothing."""
+
+
+class NeverFinishesReplicas(Megatron):
+    """The schedule is not told to reduce the gradients of replicas at the end of a step."""
+
+    replicas = _Untold
+
+
+class _Twice(MegatronReplicas):
+    def tell(self, config):
+        super().tell(config)
+        finalize = config.finalize_model_grads_func
+
+        def twice(*args, **options):
+            finalize(*args, **options)
+            finalize(*args, **options)
+
+        config.finalize_model_grads_func = twice
+
+
+class FinishesReplicasTwice(Megatron):
+    """Reduces the gradients of replicas once more; the mean of equal gradients is right."""
+
+    replicas = _Twice

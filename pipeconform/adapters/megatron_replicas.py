@@ -1,0 +1,72 @@
+"""megatron-core's own data parallelism: stages in its ``DistributedDataParallel``, whose gradients lie in buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeconform.adapter import Plan
+from pipeconform.adapters.without_cuda import TorchWithoutCuda
+
+__all__ = ["MegatronReplicas", "buffered_gradients"]
+
+
+class MegatronReplicas:
+    """A rank's stages, wrapped, and what their schedule has to be told."""
+
+    def __init__(self, plan: Plan, stages: Sequence[Any], *, alone: dist.ProcessGroup) -> None:
+        from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+        from megatron.core.process_groups_config import ProcessGroupCollection
+
+        if plan.ranks.device.type != "cuda":
+            _run_without_cuda()
+        self.group = plan.ranks.replica_groups[stages[0].index]
+        """Of one of the stages; those of the others have the same ranks."""
+        self.stages: list[Any] = []
+        for number, stage in enumerate(stages):
+            own = plan.ranks.replica_groups[stage.index]
+            groups = ProcessGroupCollection(
+                dp=own, dp_cp=own, expt_dp=alone, tp=alone, ep=alone, pp=plan.ranks.pipeline_group
+            )
+            wrapped = DistributedDataParallel(
+                stage.config,
+                DistributedDataParallelConfig(),
+                stage,
+                disable_bucketing=number > 0,  # as Megatron-LM does
+                pg_collection=groups,
+            )
+            self.stages.append(wrapped)
+
+    def tell(self, config: Any) -> None:
+        """Have the schedule reduce gradients at the end of a step, and not before."""
+        from megatron.core.distributed import finalize_model_grads
+
+        several = [wrapped.no_sync for wrapped in self.stages]
+        config.no_sync_func = several if len(several) > 1 else several[0]
+        config.finalize_model_grads_func = finalize_model_grads
+
+    def clear(self) -> None:
+        """Zero the buffers, which takes the place of clearing gradients."""
+        for wrapped in self.stages:
+            wrapped.zero_grad_buffer()
+
+
+def buffered_gradients(
+    modules: Mapping[int, nn.Module],
+) -> dict[int, dict[str, torch.Tensor | None]]:
+    """`gradients()` of wrapped stages; None where nothing is trained."""
+    return {
+        s: {name: getattr(p, "main_grad", None) for name, p in module.named_parameters()}
+        for s, module in modules.items()
+    }
+
+
+def _run_without_cuda() -> None:
+    from megatron.core.distributed import param_and_grad_buffer
+
+    buffers: Any = param_and_grad_buffer
+    buffers.torch = TorchWithoutCuda("torch")
