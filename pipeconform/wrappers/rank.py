@@ -22,6 +22,7 @@ from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
 from pipeconform.ranks.rank import raised_from
 from pipeconform.wrapper import Wrapper, WrapperAdapter
+from pipeconform.wrappers.elsewhere import naming_another_device
 from pipeconform.wrappers.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.wrappers.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.wrappers.references import agent_for
@@ -86,7 +87,8 @@ class _Rank:
         module = placed(build(case, rank=self.rank), self.device)
         if case.compiled:
             compile_parts(module)
-        wrapper = adapter.wrap(module.to("meta") if case.deferred else module, case.options)
+        options = naming_another_device(case.options, device=self.device)
+        wrapper = adapter.wrap(module.to("meta") if case.deferred else module, options)
         if case.deferred == "never":
             self.where = "step 0"
             wrapper.run(self._batch(0, 0, 0))

@@ -193,7 +193,7 @@ def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 
 _ANOTHER = 7
-"""The index of a device that no rank has, if ranks have devices: the module is not on it."""
+"""The index of a device on which the module is not; a rank that has it is given another index."""
 
 
 def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:

@@ -20,6 +20,7 @@ def judged(typed, device, monkeypatch, tmp_path):
         asked = ("--requirements", requirements, "--profile", "smoke", "--out", out)
         code, shown, said = typed("run", "--impl", implementation, *where, *asked)
         assert code in (0, 1), shown + said
+        print(shown)  # for the report of a failure
         cells = json.loads((out / "result.json").read_text())["cells"]
         return {cell["requirement"]: cell["status"] for cell in cells}
 
