@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -155,6 +156,10 @@ class _DeepSpeedPipeline:
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
         return self._gradients
 
+    def gradient_norm(self) -> torch.Tensor:
+        """As ZeRO's optimizer measured it in the last step, before it clipped; the plain engine measures none."""
+        return torch.as_tensor(self._engine.get_global_grad_norm()).reshape(())
+
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
 
@@ -176,6 +181,7 @@ class DeepSpeed:
 
     zero = 0
     """The stage of ZeRO: with 1, every replica steps a part of the parameters."""
+    claims = _CAPABILITIES
 
     def describe(self) -> Description:
         """DeepSpeed's documented features.
@@ -187,7 +193,7 @@ class DeepSpeed:
         return Description(
             name="deepspeed",
             version=version,
-            capabilities=_CAPABILITIES,
+            capabilities=self.claims,
             packages=("deepspeed.runtime.pipe",),
         )
 
@@ -219,6 +225,7 @@ class DeepSpeedZero1(DeepSpeed):
     """The same engine with the states of optimizers in parts over the replicas."""
 
     zero = 1
+    claims = replace(_CAPABILITIES, features=_CAPABILITIES.features | {Feature.GRADIENT_NORM})
 
 
 def _topology(plan: Plan) -> Any:

@@ -96,6 +96,7 @@ SCALED = Subject(
     trains=True,
     found=_scaled,
     rarity=2,
+    least_stages=2,  # that of another stage is the question
     widths=(4, 6, 8),
     dtype=lambda d: "float16",
     contents=_overflowing,
