@@ -46,7 +46,7 @@ from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients
-from pipeconform.adapters.without_cuda import TorchWithoutCuda
+from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["Megatron"]
 
@@ -214,18 +214,12 @@ class Megatron:
         p, stages = len(plan.ranks.pipeline_ranks), len(plan.stages)
         if plan.placement != placement_of(Placement.LOOP, num_ranks=p, num_stages=stages):
             raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants a loop")
-        _run_on(plan.ranks.device)
+        from megatron.core.pipeline_parallel import p2p_communication, schedules
+
+        run_on(plan.ranks.device, p2p_communication, schedules)
         if plan.ranks.pipeline_rank is None:
             return Bystander()
         return _MegatronPipeline(plan, self._others, steps=self.steps, replicas=self.replicas)
-
-
-def _run_on(device: torch.device) -> None:
-    """Have the schedules make their tensors on the plan's device: by themselves they ask the machine."""
-    from megatron.core.pipeline_parallel import p2p_communication, schedules
-
-    own = torch if device.type == "cuda" else TorchWithoutCuda("torch")
-    p2p_communication.torch = schedules.torch = own
 
 
 def _edge(plan: Plan) -> TensorSpec | None:

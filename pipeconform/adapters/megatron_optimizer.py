@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from pipeconform.adapter import (
     optimizer_of,
     step_modules,
 )
-from pipeconform.adapters.without_cuda import TorchWithoutCuda, types_of_cuda
+from pipeconform.adapters.without_cuda import run_on, types_of_cuda
 
 __all__ = ["MegatronSteps", "is_wanted"]
 
@@ -37,14 +37,17 @@ class MegatronSteps:
     """
 
     def __init__(self, plan: Plan, modules: Mapping[int, nn.Module], *, alone: dist.ProcessGroup) -> None:
-        from megatron.core.optimizer import optimizer
+        from megatron.core import utils
+        from megatron.core.optimizer import clip_grads, grad_scaler, optimizer
 
-        self._modules, self._without_optimizer = modules, step_modules(modules, None)
-        self._types: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        if plan.ranks.device.type != "cuda":
-            _run_without_cuda()
-            self._types = types_of_cuda
-        inner = optimizer_of(_trained(modules), plan.optimizer)
+        device = plan.ranks.device
+        run_on(device, utils, clip_grads, grad_scaler, optimizer)
+        self._types: Callable[[], contextlib.AbstractContextManager[None]] = (
+            contextlib.nullcontext if device.type == "cuda" else types_of_cuda
+        )
+        self._without_optimizer = step_modules(modules, None)
+        parameters = (p for _, module in sorted(modules.items()) for p in module.parameters())
+        inner = optimizer_of(parameters, plan.optimizer)
         config = _config(plan)
         with self._types():
             if plan.master_weights:
@@ -77,11 +80,6 @@ class MegatronSteps:
             self._optimizer.reload_model_params()
 
 
-def _trained(modules: Mapping[int, nn.Module]) -> list[nn.Parameter]:
-    held = dict.fromkeys(p for _, module in sorted(modules.items()) for p in module.parameters())
-    return [p for p in held if p.requires_grad]
-
-
 def _config(plan: Plan) -> Any:
     from megatron.core.optimizer import OptimizerConfig
 
@@ -110,12 +108,3 @@ def _scaler(plan: Plan) -> Any:
         growth_interval=1 << 30,  # the contract's scales do not grow
         hysteresis=1,
     )
-
-
-def _run_without_cuda() -> None:
-    from megatron.core import utils
-    from megatron.core.optimizer import clip_grads, grad_scaler, optimizer
-
-    modules: Iterable[Any] = (utils, clip_grads, grad_scaler, optimizer)
-    for module in modules:
-        module.torch = TorchWithoutCuda("torch")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeconform.adapter import Plan
-from pipeconform.adapters.without_cuda import TorchWithoutCuda
+from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["MegatronReplicas", "buffered_gradients"]
 
@@ -19,11 +19,14 @@ class MegatronReplicas:
     """A rank's stages, wrapped, and what their schedule has to be told."""
 
     def __init__(self, plan: Plan, stages: Sequence[Any], *, alone: dist.ProcessGroup) -> None:
-        from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+        from megatron.core.distributed import (
+            DistributedDataParallel,
+            DistributedDataParallelConfig,
+            param_and_grad_buffer,
+        )
         from megatron.core.process_groups_config import ProcessGroupCollection
 
-        if plan.ranks.device.type != "cuda":
-            _run_without_cuda()
+        run_on(plan.ranks.device, param_and_grad_buffer)
         self.group = plan.ranks.replica_groups[stages[0].index]
         """Of one of the stages; those of the others have the same ranks."""
         self.stages: list[Any] = []
@@ -63,10 +66,3 @@ def buffered_gradients(
         s: {name: getattr(p, "main_grad", None) for name, p in module.named_parameters()}
         for s, module in modules.items()
     }
-
-
-def _run_without_cuda() -> None:
-    from megatron.core.distributed import param_and_grad_buffer
-
-    buffers: Any = param_and_grad_buffer
-    buffers.torch = TorchWithoutCuda("torch")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["TorchWithoutCuda", "types_of_cuda"]
+__all__ = ["TorchWithoutCuda", "run_on", "types_of_cuda"]
 
 
 class TorchWithoutCuda(ModuleType):
@@ -30,6 +30,12 @@ class TorchWithoutCuda(ModuleType):
     def tensor(self, data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.tensor``, on the CPU if CUDA was meant."""
         return torch.tensor(data, device="cpu" if device == "cuda" else device, **options)
+
+
+def run_on(device: torch.device, *modules: Any) -> None:
+    """Have an engine's modules make their tensors on `device`: by themselves they ask the machine."""
+    for module in modules:
+        module.torch = torch if device.type == "cuda" else TorchWithoutCuda("torch")
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ class OutputStream:
         """
         left = self._unread(rank, path)
         if left > _MOST:
-            self._tell(rank, [*self._taken(rank), f"({left - _MOST} bytes are not shown)".encode()])
+            self._tell_lost(rank, left - _MOST)
             self._read[rank] = self._read.get(rank, 0) + left - _MOST
             left = _MOST
         while left > 0 and (found := self._take(rank, path, min(left, _GULP))):
@@ -62,15 +62,17 @@ class OutputStream:
     def lost(self, rank: int, path: Path) -> None:
         """The file of `rank` is about to be emptied; say how much of it was not shown."""
         if (left := self._unread(rank, path)) > 0:
-            self._tell(rank, [*self._taken(rank), f"({left} bytes are not shown)".encode()])
+            self._tell_lost(rank, left)
         self._read[rank] = 0
 
     def _unread(self, rank: int, path: Path) -> int:
         try:
-            size, read = path.stat().st_size, self._read.get(rank, 0)
+            size = path.stat().st_size
         except OSError:  # a task may delete any file
             return 0
-        return size if size < read else size - read  # the task may have emptied it
+        if size < self._read.get(rank, 0):  # the task has emptied it
+            self._read[rank] = 0
+        return size - self._read.get(rank, 0)
 
     def _take(self, rank: int, path: Path, most: int) -> int:
         """Read at most so many bytes, and write the complete lines; return how many there were."""
@@ -95,6 +97,9 @@ class OutputStream:
     def _taken(self, rank: int) -> list[bytes]:
         rest = self._rest.pop(rank, b"")
         return [rest] if rest else []
+
+    def _tell_lost(self, rank: int, number: int) -> None:
+        self._tell(rank, [*self._taken(rank), f"({number} bytes are not shown)".encode()])
 
     def _tell(self, rank: int, lines: list[bytes]) -> None:
         self._write("".join(f"[rank{rank}]: {_visible(line)}\n" for line in lines))

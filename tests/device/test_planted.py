@@ -204,7 +204,7 @@ def an_error_while_a_receive_is_pending(device):
         dist.irecv(value, 1, group=group)
     met = torch.ones(1, device=device)
     dist.all_reduce(met)
-    assert met.item() == 2  # read, so that nobody ends the group while another is still in its reduction
+    assert met.item() == 2  # both ranks have finished the reduction before either ends its group
     groups._end_after_error(group)
     return groups.is_there(group)
 
