@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import pytest
 
@@ -12,10 +11,11 @@ from pipeconform.case.build.data import boundaries_of
 from pipeconform.case.build.passages import leaving
 from pipeconform.case.case import Case
 from pipeconform.case.draw.cases import draw_case
-from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed, reachable
+from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Focus, Limits
+from tests.case.draw.drawn import choosing, drawn_under
 from tests.case.examples import EVERYTHING
 
 WIDE = EVERYTHING.boundary
@@ -37,21 +37,6 @@ def claiming(boundary: BoundaryClaim) -> Capabilities:
     return dataclasses.replace(EVERYTHING, boundary=boundary, tracing=None)
 
 
-def drawn_under(capabilities: Capabilities, focus: Focus) -> list[Case]:
-    limits = Limits(capabilities=capabilities, max_ranks=4)
-    return [
-        draw_case(Drawing(choosing(seed), limits, claim), SUBJECTS[focus])
-        for claim in capabilities.schedules
-        if is_claimed(focus, claim, capabilities) and reachable(limits, claim, focus)
-        for seed in SEEDS
-    ]
-
-
-def choosing(seed: int):
-    generator = random.Random(seed)
-    return lambda table: table[generator.randrange(len(table))]
-
-
 def shapes(case: Case) -> set[tuple[object, ...]]:
     right = case.without_mistakes
     return {tuple((one.shape, one.dtype) for one in boundary.tensors) for boundary in boundaries_of(right)}
@@ -60,7 +45,7 @@ def shapes(case: Case) -> set[tuple[object, ...]]:
 @pytest.mark.parametrize("name", NARROW)
 def test_what_is_drawn_crosses_as_claimed(name: str) -> None:
     boundary = NARROW[name]
-    found = [case for focus in Focus for case in drawn_under(claiming(boundary), focus)]
+    found = [case for focus in Focus for case in drawn_under(claiming(boundary), focus, SEEDS)]
 
     assert len(found) > 100
     for case in found:
@@ -75,7 +60,9 @@ def test_what_is_drawn_crosses_as_claimed(name: str) -> None:
 def test_boundaries_that_are_claimed_alike_have_the_same_shapes_and_dtypes() -> None:
     """Judged by executing the stages, for the subjects that send more than one tensor, or that change dtypes."""
     capabilities = claiming(NARROW["alike"])
-    found = [case for focus in Focus for case in drawn_under(capabilities, focus)[::3] if focus in TOLD]
+    found = [
+        case for focus in Focus for case in drawn_under(capabilities, focus, SEEDS)[::3] if focus in TOLD
+    ]
 
     assert any(case.model.passages and case.num_stages > 2 for case in found)
     assert any(case.model.carried and case.num_stages > 2 for case in found)
@@ -104,7 +91,7 @@ TOLD = frozenset(
 
 
 def test_boundaries_differ_where_nothing_else_is_claimed() -> None:
-    cases = drawn_under(claiming(WIDE), Focus.SHAPES)
+    cases = drawn_under(claiming(WIDE), Focus.SHAPES, SEEDS)
 
     assert any(len(shapes(case)) > 1 for case in cases if case.num_stages > 2)
 

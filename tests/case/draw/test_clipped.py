@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
 
-from pipeconform.adapter import Capabilities, ClippingClaim
-from pipeconform.case.draw.cases import draw_case
+from pipeconform.adapter import ClippingClaim
 from pipeconform.case.draw.claimed import is_claimed
-from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.registry import SUBJECTS
-from pipeconform.case.focus import Focus, Limits
+from pipeconform.case.focus import Focus
+from tests.case.draw.drawn import drawn_under
 from tests.case.examples import EVERYTHING
 
 GPIPE = EVERYTHING.schedules[0]
-
-
-def _drawn(own: Capabilities, number: int = 40):
-    generator = random.Random(5)
-    limits = Limits(capabilities=own, max_ranks=3)
-    for _ in range(number):
-        drawing = Drawing(lambda entries: entries[generator.randrange(len(entries))], limits, GPIPE)
-        yield draw_case(drawing, SUBJECTS[Focus.CLIPPED])
 
 
 @pytest.mark.parametrize(
@@ -37,13 +26,13 @@ def _drawn(own: Capabilities, number: int = 40):
     ],
 )
 def test_what_is_clipped_and_how_is_claimed(claim, norms, dtypes):
-    drawn = list(_drawn(replace(EVERYTHING, clipping=claim)))
+    drawn = drawn_under(replace(EVERYTHING, clipping=claim), Focus.CLIPPED, range(20))
     assert {case.optimizer.clip.norm for case in drawn} == norms
     assert {case.model.dtype for case in drawn} == dtypes
 
 
 def test_a_single_stage_is_not_clipped():
-    assert min(case.num_stages for case in _drawn(EVERYTHING)) == 2
+    assert min(case.num_stages for case in drawn_under(EVERYTHING, Focus.CLIPPED, range(20))) == 2
 
 
 @pytest.mark.parametrize("claim", [ClippingClaim(norms=()), ClippingClaim(dtypes=("float16",))])

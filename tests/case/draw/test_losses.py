@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import pytest
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
-from pipeconform.case.case import Case
-from pipeconform.case.draw.cases import draw_case
-from pipeconform.case.draw.claimed import is_claimed, reachable
-from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.claimed import is_claimed
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.oracle.full_model import reference
+from tests.case.draw.drawn import drawn_under
 from tests.case.examples import EVERYTHING, small_case
 
 CLASSES = dataclasses.replace(EVERYTHING, losses=("cross_entropy",))
 SQUARES = dataclasses.replace(EVERYTHING, losses=("mse",))
-
-
-def choosing(seed):
-    generator = random.Random(seed)
-    return lambda table: table[generator.randrange(len(table))]
-
-
-def drawn_under(capabilities: Capabilities, focus: Focus, seeds=range(2)) -> list[Case]:
-    limits = Limits(capabilities=capabilities, max_ranks=4)
-    return [
-        draw_case(Drawing(choosing(seed), limits, claim), SUBJECTS[focus])
-        for claim in capabilities.schedules
-        if is_claimed(focus, claim, capabilities) and reachable(limits, claim, focus)
-        for seed in seeds
-    ]
 
 
 @pytest.mark.parametrize(("capabilities", "loss"), [(CLASSES, "cross_entropy"), (SQUARES, "mse")])

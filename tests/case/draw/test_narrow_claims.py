@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
+from tests.case.draw.drawn import choosing
 from tests.case.examples import EVERYTHING
 
 KNOWN = Path(__file__).with_name("narrowed.json")
@@ -146,18 +146,13 @@ NARROWED: Mapping[str, Capabilities] = {
 }
 
 
-def _choosing(seed: int):
-    generator = random.Random(seed)
-    return lambda entries: entries[generator.randrange(len(entries))]
-
-
 def _drawn(capabilities: Capabilities) -> Iterator[tuple[ScheduleClaim, Focus, Case]]:
     """A case of everything that is claimed, under every schedule."""
     limits = Limits(capabilities=capabilities, max_ranks=4)
     for claim in capabilities.schedules:
         for number, focus in enumerate(Focus):
             if is_claimed(focus, claim, capabilities) and reachable(limits, claim, focus):
-                yield claim, focus, draw_case(Drawing(_choosing(number), limits, claim), SUBJECTS[focus])
+                yield claim, focus, draw_case(Drawing(choosing(number), limits, claim), SUBJECTS[focus])
 
 
 def _digest(capabilities: Capabilities) -> str:

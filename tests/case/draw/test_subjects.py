@@ -11,7 +11,6 @@ import functools
 import hashlib
 import itertools
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -34,6 +33,7 @@ from pipeconform.case.draw.subjects.together import pairs_in
 from pipeconform.case.draw.traits import plainer, traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import MAPS
+from tests.case.draw.drawn import choosing
 from tests.case.examples import EVERYTHING, small_case
 
 REFERENCE = Limits(capabilities=ReferenceAdapter().describe().capabilities, max_ranks=4)
@@ -55,11 +55,6 @@ def drawn_of(focus: Focus) -> tuple[Case, ...]:
         if is_claimed(focus, claim, limits.capabilities) and reachable(limits, claim, focus)
         for seed in SEEDS
     )
-
-
-def choosing(seed):
-    generator = random.Random(seed)
-    return lambda table: table[generator.randrange(len(table))]
 
 
 def with_subject(focus: Focus) -> list[Case]:

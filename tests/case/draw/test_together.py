@@ -12,7 +12,8 @@ from pipeconform.case.draw.subjects.together import APART, PAIRS, PARTS, RANKS, 
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.claims import Capabilities, ScheduleClaim
-from tests.case.draw.test_subjects import REFERENCE, SEEDS, choosing, drawn_of
+from tests.case.draw.drawn import choosing
+from tests.case.draw.test_subjects import REFERENCE, SEEDS, drawn_of
 from tests.case.examples import EVERYTHING
 
 TRAINED = ScheduleClaim(name="A", stages_per_rank=(1, 2))
