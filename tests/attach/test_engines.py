@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pipeconform.attach.supervised import supervised
 from pipeconform.errors import HarnessError, UsageError
 from tests.attach.sites import free_port
 from tests.facts import tells
+from tests.waiting import until
 
 
 def test_slurms_steps_go_to_the_nodes_in_turn_and_a_replacement_to_the_next_one():
@@ -98,13 +98,6 @@ def started(engine, lines, agents=1):
     return supervised(
         engine, agents=agents, controller="h:1", token="a secret of this test", say=lines.append
     )
-
-
-def until(condition, *, limit=60):
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
 
 
 def test_what_ends_is_started_again_with_the_token_and_ended_at_the_end(lines, tmp_path):

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from pipeconform.errors import PoolError, UsageError
 from pipeconform.ranks.leases import FOLDER_VARIABLE, Leases, leases_folder
+from tests.waiting import until
 
 FOUR = ("0", "1", "2", "3")
 HOLD = """
@@ -48,13 +48,6 @@ def wishes(folder):
     return sorted(path.name for path in folder.glob("cuda-wish-*"))
 
 
-def until(condition, limit=30.0):
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_two_processes_hold_different_ones(hold, tmp_path):
     other = indices(hold(2))
     with Leases("cuda", FOUR, folder=tmp_path).take(2, patience=0.0) as mine:
@@ -87,9 +80,9 @@ def test_the_largest_wish_is_served_first_and_small_ones_do_not_pass_it_by(hold,
     leases = Leases("cuda", FOUR, folder=tmp_path)
     held = leases.take(2, patience=0.0)
     small = hold(3)
-    until(lambda: len(wishes(tmp_path)) == 1)
+    until(lambda: len(wishes(tmp_path)) == 1, limit=30.0)
     large = hold(4, seconds=0.0)
-    until(lambda: len(wishes(tmp_path)) == 2)
+    until(lambda: len(wishes(tmp_path)) == 2, limit=30.0)
     assert leases.try_take(1) is None  # two are free, but for those who wait
     held.release()
 
@@ -102,7 +95,7 @@ def test_the_wish_of_a_dead_process_keeps_nobody_waiting(hold, tmp_path):
     leases = Leases("cuda", FOUR, folder=tmp_path)
     held = leases.take(1, patience=0.0)
     waiting = hold(4)
-    until(lambda: wishes(tmp_path))
+    until(lambda: wishes(tmp_path), limit=30.0)
     waiting.kill()
     waiting.wait()
 

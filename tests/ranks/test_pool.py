@@ -14,6 +14,7 @@ import pytest
 from pipeconform.errors import PoolError
 from pipeconform.ranks import Crew, Died, ForkServer, Pool, Raised, Returned, Stuck
 from tests.ranks.plain_values import read
+from tests.waiting import until
 
 GUARD = 30.0  # seconds no task comes near unless something hangs
 LARGE = 20 << 20
@@ -365,10 +366,8 @@ def test_disasters_leave_nothing_behind(server, descriptors):
         for _ in range(15):
             for task in ("raise_everywhere", "kill_itself"):
                 assert not run(pool, task).ok
-        deadline = time.monotonic() + GUARD  # what is being cleared away is not left behind
-        while state() != before:
-            assert time.monotonic() < deadline, (before, state())
-            time.sleep(0.05)
+        # what is being cleared away is not left behind
+        until(lambda: state() == before, limit=GUARD, told=lambda: (before, state()))
 
 
 def test_memory_stays_flat(pool):

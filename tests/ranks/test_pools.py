@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeconform.errors import PoolError
 from pipeconform.ranks import Devices, Pools
+from tests.waiting import until
 
 GUARD = 30.0  # seconds no task comes near unless something hangs
 
@@ -33,7 +33,8 @@ def test_ranks_of_other_sizes_are_stopped_until_their_next_task(survivors, monke
         idle = pools.of_size(2)
         before = idle.pids
         pools.of_size(1).wait_until_formed()
-        _until_stopped(before)
+        # one that waits for a processor stops when it gets one
+        until(lambda: _states(before) == {"T"}, limit=GUARD, told=lambda: _states(before))
         pending = idle.start("rank_tasks:empty", time_limit=GUARD)
         assert "T" not in _states(before)
         assert pending.wait().ok
@@ -48,14 +49,6 @@ def test_ranks_at_work_are_not_stopped():
         pools.of_size(1).wait_until_formed()
         assert "T" not in _states(pending._group.pids)
         assert len(pending.wait()) == 2
-
-
-def _until_stopped(pids, limit=GUARD):
-    """A process that waits for a processor stops when it gets one."""
-    deadline = time.monotonic() + limit
-    while _states(pids) != {"T"}:
-        assert time.monotonic() < deadline, _states(pids)
-        time.sleep(0.01)
 
 
 def _states(pids):
