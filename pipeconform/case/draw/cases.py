@@ -98,5 +98,4 @@ def _plain(d: Drawing, subject: Subject) -> Draft:
 def _dtype(d: Drawing, subject: Subject) -> FloatType:
     if subject.dtype is not None:
         return subject.dtype(d)
-    usual = usual_dtypes(d.boundary)
-    return d.pick(usual) if len(usual) > 1 else usual[0]
+    return d.one_of(usual_dtypes(d.boundary))

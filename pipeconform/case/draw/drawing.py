@@ -47,6 +47,10 @@ class Drawing:
         """The containers for several tensors that may cross a boundary."""
         return [c for c in ("tuple", "list") if c in self.boundary.containers]
 
+    def one_of(self, table: Sequence[T]) -> T:
+        """Choose one entry; a single one is no choice, so that it takes nothing from the source of choices."""
+        return self.pick(table) if len(table) > 1 else table[0]
+
     def blocks(self, sequence: int, width: int) -> tuple[AnyBlock, ...]:
         """One or two ordinary blocks."""
         table: list[AnyBlock] = [blocks.Linear(), blocks.Mlp(), blocks.Linear(bias=False)]

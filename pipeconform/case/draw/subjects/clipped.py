@@ -35,11 +35,6 @@ def _dtypes(own: Capabilities) -> list[FloatType]:
     return [kind for kind in usual_dtypes(own.boundary) if kind in own.clipping.dtypes]
 
 
-def _dtype(d: Drawing) -> FloatType:
-    options = _dtypes(d.capabilities)
-    return d.pick(options) if len(options) > 1 else options[0]
-
-
 def _contents(d: Drawing, draft: Draft) -> Draft:
     norms = [norm for norm in _NORMS if norm in d.capabilities.clipping.norms]
     clip = Clip(limit=d.pick(_LIMITS), norm=d.pick(norms))
@@ -66,7 +61,7 @@ CLIPPED = Subject(
     found=lambda case: _clip(case) is not None,
     rarity=2,
     least_stages=2,  # the norm of a single stage is no question
-    dtype=_dtype,
+    dtype=lambda d: d.one_of(_dtypes(d.capabilities)),
     contents=_contents,
     program=_program,
     without=_unclipped,
