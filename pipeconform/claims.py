@@ -87,6 +87,10 @@ class Feature(Claimable):
         "whole_tensors",
         "a tensor that is a keyword argument may be given whole to every microbatch",
     )
+    BLOCK_MASKS = (
+        "block_masks",
+        "a BlockMask of flex attention is split with the batch; one of a single sample is given whole",
+    )
     CUSTOM_SPLITS = "custom_splits", "a function of the user's may split a keyword argument"
     MERGE_DIMS = "merge_dims", "an output may be merged in a dimension of its own, see Plan.output_rules"
     WHOLE_OUTPUTS = "whole_outputs", "an output that is the same in every microbatch appears once"

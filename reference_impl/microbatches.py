@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from pipeconform.adapter import Along, CustomMerge, MergeRule, SplitRule, Whole
 
+from .block_masks import split_block_mask
 from .containers import combine, leaves_of, map_leaves
 
 
@@ -79,6 +81,8 @@ def parts_by(
         ValueError: The value does not fit its rule; the message begins with `name`.
     """
     match rule:
+        case None if isinstance(value, BlockMask):
+            return list(split_block_mask(value, sizes=sizes))
         case None:
             return split(value, sizes=sizes, batch_dim=batch_dim)
         case Whole():

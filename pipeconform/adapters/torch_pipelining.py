@@ -122,6 +122,7 @@ _CAPABILITIES = Capabilities(
             Feature.SPLIT_DIMS,
             Feature.MERGE_DIMS,
             Feature.CUSTOM_MERGES,
+            Feature.BLOCK_MASKS,
             Feature.LOADING,
             Feature.DECLARED_BOUNDARIES,
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.distributed import pipelining
-from torch.distributed.pipelining import _utils, schedules
+from torch.distributed.pipelining import _utils, microbatch, schedules
 
 from pipeconform.adapter import Capabilities, ErrorContract, Feature
 
@@ -62,6 +62,9 @@ def claims_here(claims: Capabilities) -> Capabilities:
     if "return_outputs" not in _parameters(schedules.PipelineScheduleSingle.step):
         features -= {Feature.OUTPUTS_ON_REQUEST}
         lacking.append("steps without outputs: step() takes no return_outputs")
+    if not hasattr(microbatch, "_split_block_mask"):
+        features -= {Feature.BLOCK_MASKS}
+        lacking.append("block masks as keyword arguments: they are not split")
     if "get_mesh" not in _parameters(pipelining.PipelineStage.__init__):
         tensor_parallel = None
         lacking.append("tensor parallelism: PipelineStage takes no get_mesh")

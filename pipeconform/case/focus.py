@@ -35,6 +35,7 @@ class Focus(StrEnum):
     INPLACE = "in-place operations"
     ACTIVATIONS = "stages that end in an activation"
     DECODERS = "layers of language models"
+    BLOCK_MASKS = "block masks"
     BUFFERS = "buffers"
     DROPOUT = "dropout"
     TARGETS = "loss arguments and targets"

@@ -28,7 +28,18 @@ PassageKind = Literal[
 ]
 FloatType = Literal["float64", "float32", "bfloat16", "float16"]
 MergedKind = Literal["turned", "whole", "total"]
-KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed", "positions", "mask"]
+KwargKind = Literal[
+    "tensor",
+    "number",
+    "objects",
+    "turned",
+    "whole",
+    "listed",
+    "positions",
+    "mask",
+    "block_mask",
+    "window",
+]
 
 
 class Stage(Strict, frozen=True, kw_only=True):
@@ -45,9 +56,11 @@ class Kwarg(Strict, frozen=True, kw_only=True):
     Three kinds have split rules of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is
     not split despite its shape, and ``listed`` is a list of B numbers, which a function splits.
 
-    Two kinds are for the decoder layers of their stage, and are split with the batch. ``positions`` are the int64
-    positions of tokens in their documents, several of which follow each other in a sample; tokens attend to those of
-    their document only. ``mask`` is bool; nothing but a token itself attends to one where it is False.
+    Four kinds are for the decoder layers of their stage. Two are tensors that are split with the batch: ``positions``
+    are the int64 positions of tokens in their documents, several of which follow each other in a sample; tokens attend
+    to those of their document only. ``mask`` is bool; nothing but a token itself attends to one where it is False. Two
+    are block masks of flex attention: ``block_mask`` is of documents, another in every sample; ``window`` is of a
+    single sample, and every microbatch gets it whole.
     """
 
     stage: int
@@ -56,7 +69,12 @@ class Kwarg(Strict, frozen=True, kw_only=True):
     @property
     def is_for_decoders(self) -> bool:
         """Whether decoder layers use it; all other kinds scale the main stream."""
-        return self.kind in ("positions", "mask")
+        return self.kind in ("positions", "mask", "block_mask", "window")
+
+    @property
+    def is_block_mask(self) -> bool:
+        """Whether it is a block mask of flex attention."""
+        return self.kind in ("block_mask", "window")
 
     @property
     def name(self) -> str:
@@ -168,7 +186,12 @@ def impossible_model(model: Model) -> Iterator[str]:
     if any(isinstance(block, Decoder) for block in model.blocks()) and not model.sequence:
         yield "a decoder block needs model.sequence of at least 1"
     if any(kwarg.is_for_decoders and not _decodes(model, kwarg.stage) for kwarg in model.kwargs):
-        yield "keyword arguments 'positions' and 'mask' need a decoder block in their stage, and no model.split"
+        yield "keyword arguments for decoders need a decoder block in their stage, and no model.split"
+    if model.batch_dim and any(kwarg.is_block_mask for kwarg in model.kwargs):
+        yield "block masks need model.batch_dim 0: they have their samples there"
+    told = [kwarg.stage for kwarg in model.kwargs if kwarg.is_for_decoders]
+    if any(kwarg.is_block_mask and told.count(kwarg.stage) > 1 for kwarg in model.kwargs):
+        yield "a block mask goes with no other keyword argument for the decoders of its stage"
     if len({kwarg.name for kwarg in model.kwargs}) < len(model.kwargs):
         yield "model.kwargs names an argument of a stage twice"
     if (model.carried or model.passages) and model.container == "tensor":

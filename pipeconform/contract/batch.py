@@ -33,7 +33,9 @@ class Batch:
     ``kwargs_scope`` claims that they belong to the whole pipeline.
 
     Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other values in `kwargs` are replicated to
-    every microbatch. `kwarg_rules` names the keyword arguments that are split in another way.
+    every microbatch. `kwarg_rules` names the keyword arguments that are split in another way. A ``BlockMask`` of torch's
+    flex attention carries the batch in dimension 0 of its tables, and its ``mask_mod`` is asked for the samples of
+    a microbatch from 0 on; one whose tables have a single sample is replicated.
     """
 
     args: tuple[Any, ...]

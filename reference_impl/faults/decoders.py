@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from pipeconform.adapter import Batch, Mode, Plan
 
 from ..adapter import ReferencePipeline
+from ..block_masks import split_block_mask
 from ..runtime import Work
 from ..stage import Stage
 from .fault import breaks
@@ -86,3 +88,64 @@ class KwargsCast(Stage):
         dtype = next(self.module.parameters()).dtype
         cast = {name: one.to(dtype) if isinstance(one, Tensor) else one for name, one in kwargs.items()}
         return super().forward(microbatch, inputs, cast, differentiate=differentiate, boundary=boundary)
+
+
+class _OtherBlockMasks(ReferencePipeline):
+    """Hands over other block masks."""
+
+    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+        """What a microbatch gets instead of `own`, its part of the `whole` mask."""
+        raise NotImplementedError
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+
+        def other(s: int, name: str, value: Any) -> Any:
+            return self.changed(value, batch.kwargs[s][name]) if isinstance(value, BlockMask) else value
+
+        return replace(
+            work,
+            kwargs={
+                s: [{name: other(s, name, value) for name, value in row.items()} for row in rows]
+                for s, rows in work.kwargs.items()
+            },
+        )
+
+
+@breaks("FWD-30", tells=_WRONG, source="https://github.com/pytorch/torchtitan/issues/1723")
+class BlockMaskGivenWhole(_OtherBlockMasks):
+    """Every microbatch gets the rows of the batch's first samples."""
+
+    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+        samples, every = own.kv_num_blocks.shape[0], whole.kv_num_blocks.shape[0]
+        return whole if samples == every else split_block_mask(whole, sizes=(samples, every - samples))[0]
+
+
+@breaks("FWD-30", tells=_WRONG, source="https://github.com/pytorch/pytorch/pull/164111")
+class BlockMaskRuleNotShifted(_OtherBlockMasks):
+    """The tables of a block mask are split, and its rule is asked for the first samples."""
+
+    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+        return BlockMask.from_kv_blocks(
+            own.kv_num_blocks,
+            own.kv_indices,
+            own.full_kv_num_blocks,
+            own.full_kv_indices,
+            BLOCK_SIZE=own.BLOCK_SIZE,
+            mask_mod=whole.mask_mod,
+            seq_lengths=own.seq_lengths,
+        )
+
+
+@breaks("FWD-30", tells=_WRONG)
+class BlockMaskWithoutFullBlocks(_OtherBlockMasks):
+    """The table of full blocks is lost, so that only partial blocks are attended to."""
+
+    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+        return BlockMask.from_kv_blocks(
+            own.kv_num_blocks,
+            own.kv_indices,
+            BLOCK_SIZE=own.BLOCK_SIZE,
+            mask_mod=own.mask_mod,
+            seq_lengths=own.seq_lengths,
+        )

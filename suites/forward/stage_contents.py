@@ -16,7 +16,7 @@ from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import FULL_MODEL, documented, in_source
+from ..promises import FULL_MODEL, contract, documented, in_source
 
 _REGISTER_HOOK = documented(
     "torch.Tensor.register_hook documentation: called every time a gradient with respect to it is computed",
@@ -218,6 +218,32 @@ def hooks_on_gradients_run_once(evidence: Evidence) -> Iterator[Finding]:
     computes gradients in parts may pass them by, or twice.
     """
     yield from hooks_are_kept(evidence)
+
+
+@requirement(
+    "FWD-30",
+    title="Block masks",
+    level=MUST,
+    about=(Focus.BLOCK_MASKS,),
+    any_schedule=True,
+    promise=(
+        contract("Feature.BLOCK_MASKS: block masks are split with the batch"),
+        documented(
+            "torch.nn.attention.flex_attention.create_block_mask documentation: mask_mod is given the batch's index",
+            "nn.attention.flex_attention.html#torch.nn.attention.flex_attention.create_block_mask",
+        ),
+    ),
+)
+def block_masks_are_split(evidence: Evidence) -> Iterator[Finding]:
+    """A block mask of flex attention among the keyword arguments is split with the batch: each microbatch has the
+    rows of its samples, and the mask's rule is asked for these samples; a mask with a single row is given whole.
+
+    The tables of a block mask are tensors and its rule is a function: an engine that gives every microbatch the whole
+    mask, or splits the tables and not the rule, has later samples attend by the documents of the first.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
 
 
 @requirement(

@@ -27,6 +27,7 @@ from pipeconform.adapter import (
     Whole,
     module_state,
 )
+from pipeconform.case.build import block_masks
 from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.build.modules import VOCABULARY, build_stage
 from pipeconform.case.case import Carried, Case, Eval, KwargKind, LossSpec, Train
@@ -62,6 +63,8 @@ def split_sizes(batch_size: int, num_microbatches: int) -> list[int]:
 
 def split(value: Any, *, num_microbatches: int, batch_dim: int) -> list[Any]:
     """Split a tensor along its batch dimension; repeat anything else."""
+    if block_masks.is_block_mask(value):
+        return block_masks.cut(value, num_microbatches)
     if not isinstance(value, Tensor):
         return [value] * num_microbatches
     sizes = split_sizes(value.shape[batch_dim], num_microbatches)
@@ -115,11 +118,26 @@ def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
 
 
 def _for_decoders(
-    kind: KwargKind, leading: tuple[int, ...], *, batch_dim: int, generator: torch.Generator
-) -> Tensor:
-    """Positions of tokens in documents of random lengths, the first of which may have begun earlier; or a mask."""
-    if kind == "mask":
-        return torch.rand(leading, generator=generator) < 0.6
+    kind: KwargKind,
+    leading: tuple[int, ...],
+    *,
+    batch_dim: int,
+    generator: torch.Generator,
+    device: torch.device | str,
+) -> Any:
+    """A mask, a block mask, or positions of tokens in documents of random lengths."""
+    match kind:
+        case "mask":
+            return (torch.rand(leading, generator=generator) < 0.6).to(device)
+        case "window":
+            size = int(torch.randint(1, leading[1], (), generator=generator)) if leading[1] > 1 else 0
+            return block_masks.window(size, sequence=leading[1], device=device)
+    places = _positions(leading, batch_dim=batch_dim, generator=generator).to(device)
+    return block_masks.block_mask_of((places == 0).cumsum(1)) if kind == "block_mask" else places
+
+
+def _positions(leading: tuple[int, ...], *, batch_dim: int, generator: torch.Generator) -> Tensor:
+    """The positions of tokens in documents of random lengths, the first of which may have begun earlier."""
     begins = torch.rand(leading, generator=generator) < 0.4
     places = torch.randint(0, EARLIER, leading, generator=generator).movedim(batch_dim, 0)
     for i, begin in enumerate(begins.movedim(batch_dim, 0).unbind(1)[1:], start=1):
@@ -196,8 +214,8 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         generator = _generator(case, step_index, name, kwarg.stage)
         gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
         if kwarg.is_for_decoders:
-            gain = _for_decoders(kwarg.kind, leading, batch_dim=model.batch_dim, generator=generator).to(
-                device
+            gain = _for_decoders(
+                kwarg.kind, leading, batch_dim=model.batch_dim, generator=generator, device=device
             )
         elif kwarg.kind == "number":
             gain = round(float(torch.rand((), generator=generator)), 3)

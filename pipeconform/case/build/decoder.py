@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pipeconform.case.build.block_masks import allowed_by
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 __all__ = ["EARLIER", "DecoderLayer"]
 
@@ -39,8 +46,18 @@ class DecoderLayer(nn.Module):
         angles = torch.arange(EARLIER + sequence, dtype=torch.float64).unsqueeze(-1) * speeds
         self.register_buffer("rotations", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
-    def forward(self, x: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Map the main stream; `positions` and `mask` have its shape without the width."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        block_mask: BlockMask | None = None,
+    ) -> Tensor:
+        """Map the main stream; `positions` and `mask` have its shape without the width.
+
+        `block_mask`, which goes with neither, has the stream's samples or a single one.
+        """
         if self.sequence_dim == 0:
             x = x.transpose(0, 1)
             positions = None if positions is None else positions.transpose(0, 1)
@@ -48,12 +65,16 @@ class DecoderLayer(nn.Module):
         y = self.attention_norm(x)
         query, key, value = (self._heads(part(y)) for part in (self.query, self.key, self.value))
         table = self.rotations[:, : x.shape[1]] if positions is None else self.rotations[:, positions]
+        # flex attention has no backward on the CPU, and its compiled kernels differ from machine to machine
+        seen = _allowed(positions, mask)
+        if block_mask is not None:
+            seen = allowed_by(block_mask, samples=x.shape[0], sequence=x.shape[1])
         mixed = functional.scaled_dot_product_attention(
             _turned(query, table),
             _turned(key, table),
             value,
-            attn_mask=_allowed(positions, mask),
-            is_causal=positions is None and mask is None,
+            attn_mask=seen,
+            is_causal=seen is None,
             enable_gqa=True,
         )
         x = x + self.out(mixed.transpose(1, 2).flatten(2))

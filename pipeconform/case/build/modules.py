@@ -102,7 +102,11 @@ class StageModule(nn.Module):
         if index in model.tied:
             self.tied = nn.Parameter(torch.empty(model.width, model.width))
         self.kwargs = {kwarg.name: kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
-        self.told = {kwarg.name for kwarg in model.kwargs if kwarg.stage == index and kwarg.is_for_decoders}
+        self.told = {
+            kwarg.name: "block_mask" if kwarg.is_block_mask else kwarg.kind
+            for kwarg in model.kwargs
+            if kwarg.stage == index and kwarg.is_for_decoders
+        }
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the stage on one microbatch."""
@@ -145,7 +149,7 @@ class StageModule(nn.Module):
         for passage, value in zip(self.arriving, passing, strict=True):
             if self.index in passage.users:
                 x = passages.use(passage.kind, x, value)
-        told = {self.kwargs[name]: kwargs[name] for name in self.told}
+        told = {name: kwargs[given] for given, name in self.told.items()}
         for block in self.blocks[1:] if self.model.tokens and self.index == 0 else self.blocks:
             x = block(x, **told) if isinstance(block, DecoderLayer) else block(x)
         if self.index in self.model.tied:
@@ -171,7 +175,7 @@ class StageModule(nn.Module):
                 x = x * value.unsqueeze(-1)
             else:
                 x = x + 0.5 * value
-        for name in sorted(kwargs.keys() - self.told):
+        for name in sorted(kwargs.keys() - self.told.keys()):
             x = x * (1.0 + _gain_of(self.kwargs[name], kwargs[name], like=x, batch_dim=self.model.batch_dim))
         return x
 

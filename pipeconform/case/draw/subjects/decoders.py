@@ -12,18 +12,26 @@ from pipeconform.case.draw.changes import changed_blocks, changed_model, has, re
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Feature
+from pipeconform.claims import Capabilities, Feature
 
 _KINDS: tuple[FloatType, ...] = ("float64", "float64", "float32")
 """Of 16 bits, bounds on so many operations allow everything."""
+WIDTHS = (2, 3, 4, 4, 6, 8, 8)
+"""A single value has no direction, which is all that RMSNorm leaves."""
 
 
-def _decoders(d: Drawing, draft: Draft) -> Draft:
+def decoder_stages(d: Drawing, draft: Draft) -> tuple[Stage, ...]:
+    """As many stages of decoder layers as the draft has stages."""
     layers = (blocks.Decoder(), blocks.Decoder(kv_heads=2))
     stages = [Stage(blocks=(d.pick(layers),)) for _ in draft.model.stages]
     # one stage of two layers is enough to have layers of different kinds in one stage
     stages[-1] = Stage(blocks=(*stages[-1].blocks, *d.pick([(), layers[1:]])))
-    model = structs.replace(draft.model, stages=tuple(stages), kwargs=_told(d, len(stages)))
+    return tuple(stages)
+
+
+def _decoders(d: Drawing, draft: Draft) -> Draft:
+    stages = decoder_stages(d, draft)
+    model = structs.replace(draft.model, stages=stages, kwargs=_told(d, len(stages)))
     if Feature.TOKENS in d.features and "cross_entropy" in d.capabilities.losses and d.pick([False, True]):
         return _of_tokens(d, draft, model)
     return replaced(draft, model=model)
@@ -54,18 +62,24 @@ def _plain(case: Case) -> Case:
     return changed_blocks(changed_model(case, kwargs=()), {blocks.Decoder: (blocks.Linear(),)})
 
 
-def _dtype(d: Drawing) -> FloatType:
+def fit_decoders(own: Capabilities) -> bool:
+    """Whether tensors between decoder layers may cross boundaries."""
+    return own.boundary.max_ndim >= 3 and not set(_KINDS).isdisjoint(own.boundary.dtypes)
+
+
+def dtype_of_decoders(d: Drawing) -> FloatType:
+    """The dtype of a model of decoder layers."""
     return d.pick([kind for kind in _KINDS if kind in d.boundary.dtypes])
 
 
 DECODERS = Subject(
     focus=Focus.DECODERS,
-    claimed=lambda claim, own: own.boundary.max_ndim >= 3 and not set(_KINDS).isdisjoint(own.boundary.dtypes),
+    claimed=lambda claim, own: fit_decoders(own),
     found=has(blocks.Decoder),
     rarity=2,
-    widths=(2, 3, 4, 4, 6, 8, 8),  # a single value has no direction, which is all that RMSNorm leaves
+    widths=WIDTHS,
     sequence=lambda d, sequence: d.pick([2, 3, 4]),
-    dtype=_dtype,
+    dtype=dtype_of_decoders,
     contents=_decoders,
     without=_plain,
     control="with linear maps instead of decoders, and without their keyword arguments",

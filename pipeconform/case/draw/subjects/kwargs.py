@@ -27,12 +27,13 @@ def _own_splits(features: frozenset[Feature]) -> list[KwargKind]:
     return [kind for kind, feature in _OWN_SPLITS.items() if feature in features]
 
 
-def _fits(claim: ScheduleClaim, own: Capabilities) -> bool:
+def fits(claim: ScheduleClaim, own: Capabilities) -> bool:
     """Whether stages can get keyword arguments of their own: if they go to whole ranks, a rank has one stage."""
     return own.kwargs_scope != "rank" or 1 in claim.stages_per_rank
 
 
-def _size(d: Drawing) -> Size:
+def size_for_kwargs(d: Drawing) -> Size:
+    """Sizes at which every stage can get keyword arguments of its own."""
     p, v = d.pick(shapes(d.limits, d.claim))
     m = d.pick(some_m(d.claim, p, v))
     if d.capabilities.kwargs_scope == "rank" and v > 1:
@@ -59,9 +60,9 @@ def _without(case: Case) -> Case:
 KWARGS = Subject(
     focus=Focus.KWARGS,
     needs=frozenset({Feature.KWARGS}),
-    claimed=_fits,
+    claimed=fits,
     found=lambda case: bool(kinds := _kinds(case)) and kinds.issubset(_USUAL),
-    size=_size,
+    size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_USUAL))),
     without=_without,
     control="without keyword arguments",
@@ -69,9 +70,9 @@ KWARGS = Subject(
 OBJECTS = Subject(
     focus=Focus.OBJECTS,
     needs=frozenset({Feature.OBJECTS}),
-    claimed=_fits,
+    claimed=fits,
     found=lambda case: "objects" in (kinds := _kinds(case)) and kinds.isdisjoint(_OWN_SPLITS),
-    size=_size,
+    size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: "objects")),
     without=_without,
     control="without keyword arguments",
@@ -79,9 +80,9 @@ OBJECTS = Subject(
 RULES = Subject(
     focus=Focus.RULES,
     needs=frozenset({Feature.KWARGS}),
-    claimed=lambda claim, own: bool(_own_splits(own.features)) and _fits(claim, own),
+    claimed=lambda claim, own: bool(_own_splits(own.features)) and fits(claim, own),
     found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
-    size=_size,
+    size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_own_splits(d.features)))),
     without=_without,
     control="without keyword arguments",
