@@ -78,6 +78,7 @@ class Feature(Claimable):
     COMPILED = "compiled", "stages may hold modules under torch.compile"
     AUTOCAST = "autocast", "run() may be called under torch.autocast"
     OBJECTS = "objects", "keyword arguments that are no tensors, given whole to every microbatch"
+    BATCH_SOURCES = "batch_sources", "run() takes the microbatches of a step from Batch.source"
     BATCH_DIM = "batch_dim", "the batch may be dimension 1 of inputs, outputs and targets"
     SPLIT_DIMS = (
         "split_dims",
@@ -371,6 +372,7 @@ class MistakeKind(StrEnum):
     NO_TENSOR = "no_tensor"  # None, or something else that is no tensor, in the place of one
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
     BATCH = "batch"  # fewer samples than microbatches; targets, or arguments, for other numbers of samples
+    SOURCE = "source"  # `Batch.source` ends in the middle of a step; it does so on every rank
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
     PLAN = "plan"  # a plan that is impossible, or not the same on all ranks; every rank raises then
     NEIGHBOURS = (

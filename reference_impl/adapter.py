@@ -33,12 +33,12 @@ from pipeconform.schedule import to_csv, without_communication
 from pipeconform.stage_wrapping import wrapped
 
 from .agreement import Agreement
-from .batches import BatchCheck, kwargs_in, sizes_in
+from .batches import BatchCheck, parts_of, sizes_in, taken
 from .claims import CAPABILITIES, ERRORS
 from .front_end import Ties, boundaries_of, share, split_as_planned
 from .link import Lengths, Link
 from .masters import LossScale, Masters
-from .microbatches import merge, merge_gradients, split
+from .microbatches import merge, merge_gradients
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
@@ -111,16 +111,12 @@ class ReferencePipeline:
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         """The microbatches of a batch."""
-        sizes = sizes_in(batch)
-
-        def cut(tree: Any) -> list[Any]:
-            return split(tree, sizes=sizes, batch_dim=batch.batch_dim)
-
+        parts = parts_of(batch)
         first = 0 in self.modules
         return Work(
-            inputs=[tuple(map(_cut_off, row)) for row in cut(batch.args)] if first else (),
-            kwargs={s: own for s, own in kwargs_in(batch, sizes=sizes).items() if s in self.modules},
-            targets=cut(batch.target),
+            inputs=[tuple(map(_cut_off, part.args)) for part in parts] if first else (),
+            kwargs={s: [dict(part.kwargs[s]) for part in parts] for s in self.modules if s in parts[0].kwargs},
+            targets=[part.target for part in parts],
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
             scale=1.0 if self.scale is None else self.scale.value,
@@ -164,11 +160,12 @@ class ReferencePipeline:
         """The result in the contract's form."""
         m, last = batch.num_microbatches, len(self.placement) - 1 in self.modules
         training = mode is Mode.TRAIN
+        whole = batch.source is None  # else there are no inputs that could have a gradient
         asked = batch.returns_outputs or not training
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
             losses=[done.losses[k] for k in range(m)] if last else None,
-            input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
+            input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training and whole else None,
         )
 
     def make_output(self, outputs: Sequence[Any]) -> Any:
@@ -190,6 +187,8 @@ class ReferencePipeline:
             PipelineError: A stage, the loss or another rank failed.
         """
         training = mode is Mode.TRAIN
+        if batch.source is not None:
+            batch = taken(batch)
         self._batches.check(batch)
         if not self.modules:
             return StepResult()

@@ -1,20 +1,22 @@
 """Checks that a batch looks like the batches before it, on every rank, before anything is sent.
 
-Every rank has a batch of the same shapes (decoys, if it does not consume it), so all ranks refuse alike and none
-waits. The first step's arguments are the expected ones; sizes in the batch dimension may change.
+Every rank has a batch of the same shapes (decoys, if it does not consume it), or a source of as many microbatches, so
+all ranks refuse alike and none waits. The first step's arguments are the expected ones; sizes in the batch dimension may change.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from pipeconform.adapter import Batch
+from pipeconform.adapter import Batch, Microbatch
 
 from .metadata import TensorMeta, same_sizes
-from .microbatches import batch_size_of, parts_by, sizes_of
+from .microbatches import batch_size_of, parts_by, sizes_of, split
 
 
 class BatchCheck:
@@ -31,21 +33,60 @@ class BatchCheck:
             ValueError: There are more or fewer arguments, or one of another dtype or shape; or the batch cannot be
                 split as asked.
         """
-        now = tuple(_meta(position, value) for position, value in enumerate(batch.args))
+        if batch.source is not None:
+            for part in batch.microbatches:
+                self._compare(part.args, batch_dim=batch.batch_dim)
+            return
+        self._compare(batch.args, batch_dim=batch.batch_dim)
+        kwargs_in(batch, sizes=sizes_in(batch))  # refuses arguments that do not fit their rule
+
+    def _compare(self, args: Sequence[Any], *, batch_dim: int) -> None:
+        now = tuple(_meta(position, value) for position, value in enumerate(args))
         was = self._first
         if was is not None and len(was) != len(now):
             raise ValueError(
                 f"the first stage is given {len(now)} arguments; expected {len(was)}, as in the first step"
             )
         for position, (one, first) in enumerate(zip(now, was or now, strict=True)):
-            if one.dtype != first.dtype or not same_sizes(one, first, batch_dim=batch.batch_dim):
+            if one.dtype != first.dtype or not same_sizes(one, first, batch_dim=batch_dim):
                 what = "dtype" if one.dtype != first.dtype else "shape"
                 raise ValueError(
                     f"argument {position} of stage 0 has another {what} than in the first step: "
                     f"expected {first}, got {one}"
                 )
-        kwargs_in(batch, sizes=sizes_in(batch))  # refuses arguments that do not fit their rule
         self._first = self._first or now
+
+
+def taken(batch: Batch) -> Batch:
+    """The batch with the microbatches of its step, which are taken from its source; every rank takes them from its own.
+
+    Raises:
+        ValueError: The source has fewer left.
+    """
+    assert batch.source is not None
+    found = tuple(itertools.islice(batch.source, batch.num_microbatches))
+    if len(found) < batch.num_microbatches:
+        raise ValueError(
+            f"the source of the batch ended after {len(found)} of {batch.num_microbatches} microbatches"
+        )
+    return replace(batch, microbatches=found)
+
+
+def parts_of(batch: Batch) -> Sequence[Microbatch]:
+    """The microbatches of a step.
+
+    Raises:
+        ValueError: The batch cannot be split as asked.
+    """
+    if batch.source is not None:
+        return batch.microbatches
+    sizes = sizes_in(batch)
+    args, targets = (split(one, sizes=sizes, batch_dim=batch.batch_dim) for one in (batch.args, batch.target))
+    kwargs = kwargs_in(batch, sizes=sizes)
+    return [
+        Microbatch(args=args[k], kwargs={s: own[k] for s, own in kwargs.items()}, target=targets[k])
+        for k in range(len(sizes))
+    ]
 
 
 def sizes_in(batch: Batch) -> tuple[int, ...]:

@@ -58,6 +58,7 @@ ERRORS = ErrorContract(
         MistakeKind.NO_TENSOR: ("TypeError", "StageError"),
         MistakeKind.GRADIENT: ("StageError",),
         MistakeKind.BATCH: ("ValueError",),
+        MistakeKind.SOURCE: ("ValueError",),
         MistakeKind.EXCEPTION: ("StageError",),
         MistakeKind.PLAN: ("ValueError",),
         MistakeKind.NEIGHBOURS: ("ValueError",),

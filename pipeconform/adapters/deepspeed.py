@@ -54,7 +54,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
-        | {Feature.CLIPPING}
+        | {Feature.BATCH_SOURCES, Feature.CLIPPING}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     clipping=ClippingClaim(norms=("two",)),
@@ -136,7 +136,8 @@ class _DeepSpeedPipeline:
         def inputs(args: tuple[Any, ...]) -> Any:
             return args if len(args) > 1 else args[0]
 
-        data = iter([(inputs(micro.args), micro.target) for micro in batch.microbatches])
+        source = batch.microbatches if batch.source is None else batch.source
+        data = map(lambda micro: (inputs(micro.args), micro.target), source)
         if mode is Mode.EVAL:
             loss = self._engine.eval_batch(data, num_micro_batches=batch.num_microbatches)
             return StepResult(loss=loss.reshape(()))  # one element in one dimension on all ranks but the last

@@ -9,6 +9,7 @@ those of its ``DistributedDataParallel``; for other plans a torch optimizer step
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -65,7 +66,7 @@ _CAPABILITIES = Capabilities(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.MICROBATCH_LOSSES}
         | {Feature.EVAL, Feature.KWARGS, Feature.OBJECTS, Feature.LOSS_KWARGS, Feature.TOKENS}
         | {Feature.ACCUMULATION, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}
-        | {Feature.BATCH_DIM, Feature.DECLARED_BOUNDARIES}
+        | {Feature.BATCH_DIM, Feature.BATCH_SOURCES, Feature.DECLARED_BOUNDARIES}
         | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
@@ -132,6 +133,7 @@ class _MegatronPipeline:
             p2p_communicator=p2p_communication.P2PCommunicator(group, config),
             pg_collection=ProcessGroupCollection(pp=group, embd=None, pos_embd=None, **others),
         )
+        self._sources: list[tuple[Iterator[Microbatch], list[Iterator[Microbatch]]]] = []
         self._apply = step_modules(self._modules, plan.optimizer)
         self._steps: MegatronSteps | None = None
         if megatron_optimizer.is_wanted(plan):
@@ -146,7 +148,7 @@ class _MegatronPipeline:
             stage.train(mode is Mode.TRAIN)
         self._loss_kwargs = batch.loss_kwargs
         reported = self._schedule(
-            data_iterator=[iter(batch.microbatches) for _ in self._stages],
+            data_iterator=self._iterators(batch),
             num_microbatches=batch.num_microbatches,
             forward_only=mode is Mode.EVAL,
         )
@@ -155,6 +157,17 @@ class _MegatronPipeline:
         losses, outputs = zip(*reported, strict=True)
         merged = tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs)
         return StepResult(output=merged, losses=losses if mode is Mode.TRAIN else None)
+
+    def _iterators(self, batch: Batch) -> list[Iterator[Microbatch]]:
+        """One for every stage of this rank; those of a source go on in the next step."""
+        source = batch.source
+        if source is None:
+            return [iter(batch.microbatches) for _ in self._stages]
+        for known, found in self._sources:
+            if known is source:
+                return found
+        self._sources.append((source, list(itertools.tee(source, len(self._stages)))))
+        return self._sources[-1][1]
 
     def _forward_step(self, data: Iterator[Microbatch], stage: Any) -> tuple[Any, Any]:
         microbatch = next(data)

@@ -221,8 +221,14 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"{name}.how 'ragged' changes a second argument: it needs model.carried"
             if step.mistake.where == "reduction" and not (world.replicas and world.replicas.hook):
                 yield f"{name} is made by a communication hook: it needs world.replicas.hook"
+            if step.mistake.where == "source" and not step.from_source:
+                yield f"{name} ends a source: it needs program[{index}].from_source"
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
+    if any(run.from_source for run in case.runs) and model.input_requires_grad:
+        yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
+    if any(step.from_source and step.by_hand is not None for step in case.trains):
+        yield "a step by hand has its whole batch: it cannot be from_source"
     if isinstance(case.optimizer, Sgd):
         yield from _contradictory_updates(case, case.optimizer)
     yield from impossible_model(model)

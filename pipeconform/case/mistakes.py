@@ -14,7 +14,7 @@ from pipeconform.claims import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
-Where = Literal["input", "output", "gradient", "batch", "forward", "backward", "loss", "reduction"]
+Where = Literal["input", "output", "gradient", "batch", "source", "forward", "backward", "loss", "reduction"]
 How = Literal[
     "inner",
     "ndim",
@@ -31,6 +31,7 @@ How = Literal[
     "scarce",
     "targets",
     "ragged",
+    "ends",
     "raise",
 ]
 
@@ -41,6 +42,7 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
     "output": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
     "gradient": ("inner", "ndim", "down"),
     "batch": ("scarce", "targets", "ragged"),
+    "source": ("ends",),
     "forward": ("raise",),
     "backward": ("raise",),
     "loss": ("raise",),
@@ -56,7 +58,8 @@ class Mistake(Strict, frozen=True, kw_only=True):
     merged into one (``flattened``; a two-dimensional tensor becomes one-dimensional), one more sample (``batch``), a
     smaller or larger floating dtype (``down``, ``up``), or integers or complex numbers. Or there is one tensor ``more``
     or ``fewer``, or None or a text in its place. Or the `batch` has a single sample for all microbatches (``scarce``),
-    one target too few (``targets``), or a second argument with one more sample (``ragged``). Or a stage's `forward` or
+    one target too few (``targets``), or a second argument with one more sample (``ragged``). Or the step's `source` of
+    microbatches ends before one of them (``ends``). Or a stage's `forward` or
     `backward`, the `loss` function, or on every replica the communication hook that does the `reduction` of a stage's
     gradients raises an exception.
     """
@@ -66,7 +69,8 @@ class Mistake(Strict, frozen=True, kw_only=True):
     stage: int = 0
     """The stage whose output, gradient, forward or backward is wrong."""
     microbatch: int | None = None
-    """The number of the stage's forward within the step; None for every microbatch."""
+    """The number of the stage's forward within the step, or of the first microbatch that a source lacks; None for every
+    microbatch."""
     early: bool = False
     """Register the hook that makes the mistake before the pipeline is built, instead of right before the step."""
 
@@ -78,6 +82,8 @@ class Mistake(Strict, frozen=True, kw_only=True):
                 return MistakeKind.GRADIENT
             case "batch":
                 return MistakeKind.BATCH
+            case "source":
+                return MistakeKind.SOURCE
             case "forward" | "backward" | "loss" | "reduction":
                 return MistakeKind.EXCEPTION
         if self.how in ("more", "fewer"):
@@ -94,6 +100,8 @@ class Mistake(Strict, frozen=True, kw_only=True):
         match self.where:
             case "batch":
                 return _BATCHES[self.how]
+            case "source":
+                return f"the source of microbatches ends before number {self.microbatch}"
             case "loss":
                 return f"the loss function raises{which}"
             case "reduction":
@@ -140,3 +148,5 @@ def impossible_mistake(one: Mistake, *, name: str, num_stages: int, num_microbat
         yield f"{name}.microbatch {one.microbatch} is outside 0…{num_microbatches - 1}"
     if one.microbatch is not None and one.where in ("input", "batch", "reduction"):
         yield f"{name} changes the whole batch, not microbatch {one.microbatch}: leave microbatch out"
+    if one.microbatch is None and one.where == "source":
+        yield f"{name} ends a source: it needs the number of the first microbatch that is missing"

@@ -31,22 +31,30 @@ class LossSpec(Strict, frozen=True, kw_only=True):
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
-    """Forward and backward over one batch; with `autocast`, under automatic mixed precision (bfloat16)."""
+    """Forward and backward over one batch; with `autocast`, under automatic mixed precision (bfloat16).
+
+    With `from_source`, the microbatches come from an iterator that all such steps of the case share.
+    """
 
     batch_size: int
     num_microbatches: int
     autocast: bool = False
+    from_source: bool = False
     by_hand: ByHand | None = None
     mistake: Mistake | None = None
 
 
 class Eval(Strict, frozen=True, kw_only=True, tag="eval", tag_field="step"):
-    """Forward only, in evaluation mode; with `guard`, the caller has already switched gradients off."""
+    """Forward only, in evaluation mode; with `guard`, the caller has already switched gradients off.
+
+    With `from_source`, the microbatches come from an iterator that all such evaluations of the case share.
+    """
 
     batch_size: int
     num_microbatches: int
     autocast: bool = False
     guard: Literal["", "no_grad", "inference_mode"] = ""
+    from_source: bool = False
 
 
 class Zero(Strict, frozen=True, kw_only=True, tag="zero_grad", tag_field="step"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,3 +51,10 @@ class Batch:
     returns_outputs: bool = True
     """Whether a training step returns its output; always true unless `Feature.OUTPUTS_ON_REQUEST` is claimed. If not,
     the implementation need not keep it."""
+    source: Iterator[Microbatch] | None = None
+    """If given, the step's microbatches are the next `num_microbatches` of this iterator, and `args`, `kwargs`, `target`,
+    `microbatches` and `kwarg_rules` are empty; None unless `Feature.BATCH_SOURCES` is claimed.
+
+    All training steps are given one iterator, and all evaluations another: what a step takes beyond its own microbatches
+    is missing in the next. Every rank has iterators of its own, all of one length, and need not use them; values that it
+    does not consume are as above."""

@@ -13,6 +13,7 @@ from msgspec import structs
 from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Observation, StepShown
@@ -140,7 +141,7 @@ def resumed(
         pipeline.apply(ZeroGrad())
         right = case.without_mistakes
         return run_step(
-            right, shown.step, plan, pipeline, description.capabilities, recorder, Initials(right)
+            right, shown.step, plan, pipeline, description.capabilities, recorder, Initials(right), BatchSources()
         )
 
 

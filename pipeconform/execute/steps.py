@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from msgspec import structs
 
 from pipeconform import adapter as contract
-from pipeconform.adapter import Batch, Mode, Plan, StepResult
+from pipeconform.adapter import Batch, Microbatch, Mode, Plan, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
 from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.randomness import moved, random_state
 from pipeconform.observe.array import Array
@@ -50,6 +52,12 @@ def _data_for(case: Case, index: int, plan: Plan, capabilities: contract.Capabil
     )
 
 
+def _out_of(source: Iterator[Microbatch], batch: Batch) -> Batch:
+    """The batch as a step gets it that takes its microbatches from a source."""
+    empty: dict[str, Any] = {"args": (), "kwargs": {}, "target": None, "microbatches": (), "kwarg_rules": {}}
+    return replace(batch, source=source, **empty)
+
+
 def run_step(
     case: Case,
     index: int,
@@ -58,19 +66,24 @@ def run_step(
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
     initials: Initials,
+    sources: BatchSources,
     *,
     returns_outputs: bool = True,
 ) -> StepShown:
     """Run step `index` of the program and return everything that can be seen of it on this rank.
 
-    Unless `returns_outputs`, a training step is asked to return none.
+    Its microbatches come from `sources` if the case says so. Unless `returns_outputs`, a training step is asked to
+    return none.
     """
     step = case.program[index]
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
     rng = random_state(plan.ranks.device)
     if isinstance(step, Train | Eval):
         batch = _data_for(case, index, plan, capabilities)
-        if isinstance(step, Train) and step.mistake is not None:
+        if step.from_source:
+            each = functools.partial(_data_for, case, plan=plan, capabilities=capabilities)
+            batch = _out_of(sources.at(case, index, each), batch)
+        elif isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
         if isinstance(step, Train):
             batch = replace(batch, returns_outputs=returns_outputs)

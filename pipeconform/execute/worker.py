@@ -36,6 +36,7 @@ from pipeconform.execute.built import build_changes
 from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
+from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.neighbours import neighbours_of
@@ -239,6 +240,7 @@ def _run(
         run = functools.partial(
             run_step,
             initials=initials,
+            sources=BatchSources(),
             returns_outputs=not _goes_without_outputs(job, description.capabilities),
         )
         program = _program(

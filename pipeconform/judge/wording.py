@@ -71,7 +71,7 @@ def _lacking(
 ) -> Iterator[Lacking]:
     text, kind = failed.text, mistake.kind
     stage = case.num_stages - 1 if mistake.where == "loss" else mistake.stage
-    if kind is MistakeKind.BATCH:
+    if kind in (MistakeKind.BATCH, MistakeKind.SOURCE):
         if not re.search(r"\b(batch|samples?|microbatch(es)?|targets?|chunks?)\b", text, re.IGNORECASE):
             yield Lacking("batch not named", "say that it is about the batch")
         return

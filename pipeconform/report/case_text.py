@@ -219,6 +219,7 @@ def _step(step: Step) -> str:
         case Train() | Eval():
             kind = "train" if isinstance(step, Train) else "eval"
             how = ", autocast" if step.autocast else ""
+            how += ", from a source" if step.from_source else ""
             how += f", by hand{_by_hand(step.by_hand)}" if isinstance(step, Train) and step.by_hand else ""
             how += f", {step.guard}" if isinstance(step, Eval) and step.guard else ""
             how += f", {step.mistake.in_words()}" if isinstance(step, Train) and step.mistake else ""

@@ -8,9 +8,9 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST
+from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import DECLARED, FULL_MODEL, documented, in_source
+from ..promises import DECLARED, FULL_MODEL, contract, documented, in_source
 
 
 @after_mistakes(
@@ -78,5 +78,31 @@ def batches_that_cannot_be_split(aftermath: Aftermath) -> Iterator[Outcome]:
 
     A rank that finds no microbatch to run returns early, and all others wait for it; samples beyond those of
     the other arguments are quietly dropped.
+    """
+    yield from answers_are_right(aftermath)
+
+
+@after_mistakes(
+    "ERR-18",
+    title="Sources that end in the middle of a step",
+    level=MUST,
+    about=(Focus.SOURCE_ENDS,),
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        contract("Batch.source: a step's microbatches are the next ones of an iterator that all steps share"),
+        Promise(
+            "Python documentation, iterator types: an iterator raises StopIteration when there are no further items",
+            "https://docs.python.org/3/library/stdtypes.html#iterator.__next__",
+        ),
+    ),
+)
+def sources_that_end(aftermath: Aftermath) -> Iterator[Outcome]:
+    """When the iterator of a step's microbatches ends before the step has all of them, on every rank, an error is
+    raised and no rank is left waiting; nothing is repeated or left out in silence. Where no error is declared, the
+    same holds as in ERR-1.
+
+    Ranks in the middle of a pipeline take nothing from an iterator: they wait for microbatches that the first rank
+    does not have.
     """
     yield from answers_are_right(aftermath)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -169,7 +170,12 @@ def _leaves(output: Any) -> list[Any]:
 
 
 def mistaken_batch(batch: Batch, mistake: Mistake) -> Batch:
-    """The batch with the mistake in its first argument, or in its number of samples."""
+    """The batch with the mistake in its first argument, or in its number of samples.
+
+    If a source ends, the batch has fewer microbatches than it says.
+    """
+    if mistake.where == "source":
+        return replace(batch, microbatches=batch.microbatches[: mistake.microbatch])
     args, target = batch.args, batch.target
     if mistake.where == "input":
         first = args[0]
