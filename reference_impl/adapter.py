@@ -115,7 +115,9 @@ class ReferencePipeline:
         first = 0 in self.modules
         return Work(
             inputs=[tuple(map(_cut_off, part.args)) for part in parts] if first else (),
-            kwargs={s: [dict(part.kwargs[s]) for part in parts] for s in self.modules if s in parts[0].kwargs},
+            kwargs={
+                s: [dict(part.kwargs[s]) for part in parts] for s in self.modules if s in parts[0].kwargs
+            },
             targets=[part.target for part in parts],
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
@@ -165,7 +167,9 @@ class ReferencePipeline:
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
             losses=[done.losses[k] for k in range(m)] if last else None,
-            input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training and whole else None,
+            input_gradients=self._input_gradients(batch, done)
+            if 0 in self.modules and training and whole
+            else None,
         )
 
     def make_output(self, outputs: Sequence[Any]) -> Any:
@@ -270,7 +274,7 @@ class ReferencePipeline:
         Raises:
             ValueError: On every rank alike: the batch cannot be split as asked.
         """
-        kwargs_in(batch, sizes=sizes_in(batch))  # refuses arguments that do not fit their rule
+        parts_of(batch)  # refuses arguments that do not fit their rule
         if not self.modules:
             return {}
         step = self.make_step(self.make_work(Mode.TRAIN, batch))

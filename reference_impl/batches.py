@@ -1,7 +1,8 @@
 """Checks that a batch looks like the batches before it, on every rank, before anything is sent.
 
 Every rank has a batch of the same shapes (decoys, if it does not consume it), or a source of as many microbatches, so
-all ranks refuse alike and none waits. The first step's arguments are the expected ones; sizes in the batch dimension may change.
+all ranks refuse alike and none waits. The first step's arguments are the expected ones; sizes in the batch dimension
+may change.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from pipeconform.adapter import (
     DataParallelClaim,
     Description,
     Feature,
+    Microbatch,
     Mode,
     Operation,
     Plan,
@@ -133,11 +134,8 @@ class _DeepSpeedPipeline:
         return self._modules
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
-        def inputs(args: tuple[Any, ...]) -> Any:
-            return args if len(args) > 1 else args[0]
-
         source = batch.microbatches if batch.source is None else batch.source
-        data = map(lambda micro: (inputs(micro.args), micro.target), source)
+        data = map(_as_pair, source)
         if mode is Mode.EVAL:
             loss = self._engine.eval_batch(data, num_micro_batches=batch.num_microbatches)
             return StepResult(loss=loss.reshape(()))  # one element in one dimension on all ranks but the last
@@ -227,6 +225,11 @@ class DeepSpeedZero1(DeepSpeed):
 
     zero = 1
     claims = replace(_CAPABILITIES, features=_CAPABILITIES.features | {Feature.GRADIENT_NORM})
+
+
+def _as_pair(one: Microbatch) -> tuple[Any, Any]:
+    """A microbatch as the engine takes it from its iterator: inputs, a tuple only if there are several, and labels."""
+    return one.args if len(one.args) > 1 else one.args[0], one.target
 
 
 def _topology(plan: Plan) -> Any:

@@ -33,9 +33,9 @@ class Batch:
     ``kwargs_scope`` claims that they belong to the whole pipeline.
 
     Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other values in `kwargs` are replicated to
-    every microbatch. `kwarg_rules` names the keyword arguments that are split in another way. A ``BlockMask`` of torch's
-    flex attention carries the batch in dimension 0 of its tables, and its ``mask_mod`` is asked for the samples of
-    a microbatch from 0 on; one whose tables have a single sample is replicated.
+    every microbatch. `kwarg_rules` names the keyword arguments that are split in another way. A ``BlockMask`` of
+    torch's flex attention carries the batch in dimension 0 of its tables, and its ``mask_mod`` is asked for the samples
+    of a microbatch from 0 on; one whose tables have a single sample is replicated.
     """
 
     args: tuple[Any, ...]
@@ -52,9 +52,9 @@ class Batch:
     """Whether a training step returns its output; always true unless `Feature.OUTPUTS_ON_REQUEST` is claimed. If not,
     the implementation need not keep it."""
     source: Iterator[Microbatch] | None = None
-    """If given, the step's microbatches are the next `num_microbatches` of this iterator, and `args`, `kwargs`, `target`,
-    `microbatches` and `kwarg_rules` are empty; None unless `Feature.BATCH_SOURCES` is claimed.
+    """If given, the step's microbatches are the next `num_microbatches` of this iterator, and `args`, `kwargs`,
+    `target`, `microbatches` and `kwarg_rules` are empty; None unless `Feature.BATCH_SOURCES` is claimed.
 
-    All training steps are given one iterator, and all evaluations another: what a step takes beyond its own microbatches
-    is missing in the next. Every rank has iterators of its own, all of one length, and need not use them; values that it
-    does not consume are as above."""
+    All training steps are given one iterator, and all evaluations another: what a step takes beyond its own
+    microbatches is missing in the next. Every rank has iterators of its own, all of one length, and need not use them;
+    values that it does not consume are as above."""

@@ -141,7 +141,14 @@ def resumed(
         pipeline.apply(ZeroGrad())
         right = case.without_mistakes
         return run_step(
-            right, shown.step, plan, pipeline, description.capabilities, recorder, Initials(right), BatchSources()
+            right,
+            shown.step,
+            plan,
+            pipeline,
+            description.capabilities,
+            recorder,
+            Initials(right),
+            BatchSources(),
         )
 
 

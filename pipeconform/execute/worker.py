@@ -32,11 +32,11 @@ from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute import implementation, leaks, mistaken
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.built import build_changes
 from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
-from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.neighbours import neighbours_of

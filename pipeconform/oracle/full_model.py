@@ -315,7 +315,9 @@ class _Run:
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
             if len(batch.microbatches) < batch.num_microbatches:
-                raise ValueError(f"there are {len(batch.microbatches)} of {batch.num_microbatches} microbatches")
+                raise ValueError(
+                    f"there are {len(batch.microbatches)} of {batch.num_microbatches} microbatches"
+                )
         lose = self.mistakes.loss(self.loss.function) if train else self.loss.function
         for stage in self.stages:
             stage.train(train)

@@ -17,7 +17,9 @@ _WRONG = r"is not the reference's|not the mean|output of microbatch|loss of micr
 class _OtherSource(ReferencePipeline):
     """Runs steps on another source than the given one."""
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         """What a step takes its microbatches from."""
         raise NotImplementedError
 
@@ -32,7 +34,9 @@ class _OtherSource(ReferencePipeline):
 class SourceReadAhead(_OtherSource):
     """Every step fetches one microbatch ahead, which the next step does not use."""
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         found = list(itertools.islice(source, num_microbatches))
         next(source, None)
         return iter(found)
@@ -42,7 +46,9 @@ class SourceReadAhead(_OtherSource):
 class TargetsReadAhead(_OtherSource):
     """Targets come from an iterator of their own, which was begun one microbatch later."""
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         found = list(itertools.islice(source, num_microbatches))
         later = [*found[1:], found[-1]]
         sizes = {one.target.shape for one in found}
@@ -59,7 +65,9 @@ class FirstSourceKept(_OtherSource):
         super().__init__(plan)
         self._first: list[Microbatch] = []
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         found = list(itertools.islice(source, num_microbatches))
         self._first = self._first or found
         return iter(found if len(found) != len(self._first) else self._first)
@@ -69,7 +77,9 @@ class FirstSourceKept(_OtherSource):
 class SourceBegunAgain(_OtherSource):
     """A source that ends is begun again in the middle of the step, as ``RepeatingLoader`` does between epochs."""
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         found = list(itertools.islice(source, num_microbatches))
         return itertools.cycle(found)
 

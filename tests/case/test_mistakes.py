@@ -17,13 +17,22 @@ from pipeconform.case.mistakes import _ALLOWED, Mistake
 from pipeconform.case.replicas import Replicas
 from pipeconform.errors import BadCaseError
 
-EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]
+EVERY = [
+    Mistake(where=where, how=how, microbatch=1 if where == "source" else None)
+    for where, hows in _ALLOWED.items()
+    for how in hows
+]
 
 
 def _case(
-    mistake: Mistake | None, *, num_stages: int = 2, hooked: bool = False, carries: bool = False
+    mistake: Mistake | None,
+    *,
+    num_stages: int = 2,
+    hooked: bool = False,
+    carries: bool = False,
+    from_source: bool = False,
 ) -> Case:
-    right = Train(batch_size=4, num_microbatches=2)
+    right = Train(batch_size=4, num_microbatches=2, from_source=from_source)
     ranks = tuple(range(num_stages))
     replicas = Replicas(others=(tuple(rank + num_stages for rank in ranks),), hook=True) if hooked else None
     return Case(
@@ -42,8 +51,10 @@ def _case(
 @pytest.mark.parametrize("mistake", EVERY, ids=str)
 def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
     hooked, carries = mistake.where == "reduction", mistake.how == "ragged"
-    case = _case(mistake, hooked=hooked, carries=carries)
+    ends = mistake.where == "source"
+    case = _case(mistake, hooked=hooked, carries=carries, from_source=ends)
     right = Focus.REPLICA_OPTIONS if hooked else Focus.BOUNDARY if carries else Focus.PLAIN
+    right = Focus.SOURCES if ends else right
 
     assert traits(case) <= MISTAKEN
     assert decode_case(encode_case(case)) == case
@@ -60,6 +71,8 @@ def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
         (Mistake(where="output", how="inner", stage=2), "stage 2 is outside"),
         (Mistake(where="output", how="inner", microbatch=2), "microbatch 2 is outside"),
         (Mistake(where="input", how="inner", microbatch=0), "changes the whole batch"),
+        (Mistake(where="source", how="ends"), "needs the number of the first microbatch that is missing"),
+        (Mistake(where="source", how="ends", microbatch=1), r"needs program\[2\].from_source"),
         (Mistake(where="reduction", how="raise"), "needs world.replicas.hook"),
     ],
 )

@@ -35,7 +35,7 @@ def _told(*kinds: str, stage: int = 1, **fields) -> Model:
 
 OF_SPLIT = "model.split needs one floating tensor between stages"
 OF_MERGED = "model.merged needs model.output 'tensor', batch_dim 0 and no model.split"
-OF_DECODERS = "keyword arguments 'positions' and 'mask' need a decoder block in their stage"
+OF_DECODERS = "keyword arguments for decoders need a decoder block in their stage"
 OF_CONTAINER = "carried tensors and passages need a container"
 OF_TIES = "model.tied cannot be combined with model.split or model.classes"
 
@@ -93,6 +93,13 @@ PAIRS = {
     "a mask": (_told("mask"), _told("mask", stage=0), OF_DECODERS),
     "another argument needs no decoder": (_told("tensor", stage=0), _told("mask", stage=0), OF_DECODERS),
     "positions for a front end": (_told("positions"), _told("positions", split=Split()), OF_DECODERS),
+    "a block mask": (_told("block_mask"), _told("block_mask", stage=0), OF_DECODERS),
+    "a window": (_told("window", "tensor"), _told("window", "positions"), "a block mask goes with no other"),
+    "samples of a block mask": (
+        _told("block_mask"),
+        _told("block_mask", batch_dim=1),
+        "block masks need model.batch_dim 0",
+    ),
     "two arguments of a stage": (
         _told("positions", "mask", "tensor"),
         _told("mask", "positions", "mask"),

@@ -310,6 +310,9 @@ def _mastered(optimizer: Sgd, *program: Step, **model: object) -> Case:
     return msgspec.structs.replace(case, optimizer=optimizer)
 
 
+_OUT_OF_SOURCE = msgspec.structs.replace(TRAIN, from_source=True)
+_OWN_SOURCE = msgspec.structs.replace(EVAL, from_source=True)
+
 CASES: Mapping[str, Case] = {
     "plain": plain_case(TRAIN, Zero(), TRAIN),
     "plain evaluation": plain_case(EVAL, EVAL),
@@ -341,6 +344,12 @@ CASES: Mapping[str, Case] = {
         stages=(Stage(blocks=(blocks.Decoder(),)), Stage(blocks=(blocks.Decoder(kv_heads=2),))),
         sequence=3,
         kwargs=(Kwarg(stage=0, kind="positions"), Kwarg(stage=1, kind="mask")),
+    ),
+    "block masks": with_model(
+        plain_case(),
+        stages=(Stage(blocks=(blocks.Decoder(),)), Stage(blocks=(blocks.Decoder(),))),
+        sequence=3,
+        kwargs=(Kwarg(stage=0, kind="block_mask"), Kwarg(stage=1, kind="window")),
     ),
     "hooks": of_blocks(blocks.Hooked(), program=(TRAIN, Zero(), TRAIN)),
     "hooks on inputs": with_model(
@@ -386,6 +395,7 @@ CASES: Mapping[str, Case] = {
     ),
     "evaluation": plain_case(EVAL, TRAIN, EVAL, Zero(), TRAIN),
     "losses of evaluation": plain_case(EVAL, TRAIN, EVAL, loss=LossSpec(scaled=True)),
+    "from a source": plain_case(_OUT_OF_SOURCE, _OWN_SOURCE, Zero(), _OUT_OF_SOURCE),
     "counted": with_model(
         plain_case(
             TRAIN,

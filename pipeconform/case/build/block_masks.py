@@ -71,7 +71,8 @@ def allowed_by(mask: Any, *, samples: int, sequence: int) -> Tensor:
     ruled = _ruled(mask.mask_mod, samples=samples, length=sequence, device=mask.kv_num_blocks.device)
     blocks = mask.to_dense().bool()
     seen = blocks.repeat_interleave(_BLOCK, -2).repeat_interleave(_BLOCK, -1)[..., :sequence, :sequence]
-    return ruled & seen
+    allowed: Tensor = ruled & seen
+    return allowed
 
 
 def _created(rule: Any, *, samples: int, length: int, device: torch.device) -> BlockMask:
@@ -80,12 +81,17 @@ def _created(rule: Any, *, samples: int, length: int, device: torch.device) -> B
     from torch.nn.attention.flex_attention import BlockMask
 
     seen = _ruled(rule, samples=samples, length=length, device=device)
-    missing = -length % _BLOCK
-    blocks = functional.pad(seen, (0, missing, 0, missing)).unflatten(-1, (-1, _BLOCK)).unflatten(-3, (-1, _BLOCK))
-    pairs = blocks.sum((-1, -3))
+    missing, across = -length % _BLOCK, -(-length // _BLOCK)
+    padded = functional.pad(seen, (0, missing, 0, missing))
+    pairs = padded.reshape(samples, 1, across, _BLOCK, across, _BLOCK).sum((-1, -3))
     full = pairs == _BLOCK * _BLOCK
-    tables = [table for one in ((pairs > 0) & ~full, full) for table in _table(one)]
-    return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=_BLOCK, mask_mod=rule, seq_lengths=(length, length))
+    return BlockMask.from_kv_blocks(
+        *_table((pairs > 0) & ~full),
+        *_table(full),
+        _BLOCK,
+        rule,
+        (length, length),
+    )
 
 
 def _table(blocks: Tensor) -> tuple[Tensor, Tensor]:

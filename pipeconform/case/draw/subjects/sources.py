@@ -31,7 +31,8 @@ def _program(d: Drawing, draft: Draft) -> Draft:
     if not d.claim.trains:
         return replaced(draft, program=(e, e))
     later = t
-    if d.features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES} and d.pick([False, True]):
+    varies = not {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}.isdisjoint(d.features)
+    if varies and d.pick([False, True]):
         count, size = other_size(d, draft)
         later = structs.replace(t, batch_size=count * size, num_microbatches=count)
     programs: list[tuple[Step, ...]] = [(t, zero, later), (t, zero, later, zero, t)]
