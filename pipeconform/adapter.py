@@ -166,7 +166,8 @@ class Pipeline(Protocol):
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
         """Per owned stage: builder's parameter name to gradient (None where there is none).
 
-        A stage with several owners has its whole gradient, summed over them, on each.
+        A stage with several owners has its whole gradient, summed over them, on each. With `Plan.master_weights`,
+        gradients may be float32, as those are that the copies are stepped with.
         """
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:

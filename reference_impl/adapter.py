@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from pipeconform.adapter import (
     Batch,
@@ -296,7 +297,8 @@ class ReferencePipeline:
         largest = norm_type == math.inf
         total = zero_on(self.plan.ranks.device)
         for gradient in self.counted_gradients():
-            own = gradient.to(total.dtype)
+            whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+            own = whole.to(total.dtype)
             total = torch.maximum(total, own.abs().amax()) if largest else total + own.square().sum()
         if (group := self.plan.ranks.pipeline_group) is not None:
             dist.all_reduce(total, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=group)

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from pipeconform.case.case import Optimize, Train
 from pipeconform.judge import training
-from pipeconform.judge.evidence import Evidence, Finding, Judge, Numbers, shown_step
-from pipeconform.judge.forward import holders, leaves_by_microbatch, outputs_are_right
+from pipeconform.judge.evidence import Evidence, Finding, Judge, shown_step
+from pipeconform.judge.forward import outputs_are_right
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, Sharding, StepExpected, StepShown
 
@@ -185,42 +185,9 @@ def first_values(array: Array | None) -> str:
     return f"{', '.join(f'{value:.6g}' for value in values)}{', …' if array.size > 4 else ''}"
 
 
-def _outputs(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs bit for bit; within their bounds once parameters were updated.
-
-    Another order of additions over replicas gives other updates.
-    """
-    program = evidence.case.program
-    updated = next((n for n, step in enumerate(program) if isinstance(step, Optimize)), len(program))
-    for finding in outputs_are_right(evidence):
-        if finding.step is None or finding.step < updated or not _is_near(evidence, finding):
-            yield finding
-
-
-def _is_near(evidence: Evidence, finding: Finding) -> bool:
-    """Whether the output of a finding differs only in values, and by no more than their bounds."""
-    step, k = finding.step, finding.microbatch
-    if step is None or k is None or finding.mismatch is None or finding.mismatch.kind != "value":
-        return False
-    numbers = Numbers(evidence=evidence)
-    for one in holders(evidence):
-        output = shown_step(one, step).output
-        if output is None or finding.rank not in (None, one.rank):
-            continue
-        leaves = leaves_by_microbatch(evidence, evidence.expected.steps[step], one, output)
-        right, mine = next((right, mine) for index, right, mine in leaves if index == k)
-        for position, (a, b) in enumerate(zip(right, mine, strict=True)):
-
-            def bound(reference: Reference, step: int = step, k: int = k, at: int = position) -> Array | None:
-                found = reference.steps[step].output_bounds
-                return found[k][at] if found else None
-
-            if numbers.differs(a, b, bound) is not None:
-                return False
-    return True
-
-
-_EVERYTHING = of_each_replica(_outputs, training.losses_and_gradients_are_right, training.updates_are_right)
+_EVERYTHING = of_each_replica(
+    outputs_are_right, training.losses_and_gradients_are_right, training.updates_are_right
+)
 
 
 def gradients_are_the_mean(evidence: Evidence) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Eval, Load, Optimize, Step, Train
+from pipeconform.case.case import Case, Eval, Load, Optimize, Sgd, Step, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
@@ -45,6 +45,8 @@ def _per_stage(
         for s, values in right(expected).items():
             for one in evidence.owners(s):
                 shown = mine(shown_step(one, expected.step)).get(s, {})
+                if what == "gradient" and has_masters(evidence.case):
+                    shown = rounded(shown, like=values)
 
                 def bounds(reference: Reference, step: int = expected.step, s: int = s) -> Named:
                     return bound(reference.steps[step]).get(s, {})
@@ -69,6 +71,24 @@ def _per_stage(
                     stage=s,
                     mismatch=mismatch,
                 )
+
+
+def has_masters(case: Case) -> bool:
+    """Whether float32 copies of the parameters are stepped, to which gradients in float32 belong."""
+    return isinstance(case.optimizer, Sgd) and case.optimizer.masters
+
+
+def rounded(values: Named, *, like: Named) -> Named:
+    """Gradients in float32 as their parameters' dtype has them."""
+    return {name: _rounded(value, like.get(name)) for name, value in values.items()}
+
+
+def _rounded(value: Array | None, like: Array | None) -> Array | None:
+    if value is None or like is None or value.dtype != "float32" or like.dtype == "float32":
+        return value
+    import torch
+
+    return Array.of(value.tensor().to(getattr(torch, like.dtype)))
 
 
 def _at(values: Sequence[Array | None], index: int) -> Array | None:

@@ -300,12 +300,12 @@ def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
 )
 def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[Finding]:
     """What an implementation claims of one pipeline holds for replicas and for stages that are cut over ranks, too:
-    keyword arguments, evaluation, loading a state, activation checkpointing and the model's own hooks in replicas;
-    keyword arguments, frozen parts, accumulation, sizes that change, loading a state and evaluation with cut
-    stages. Every value is the reference's.
+    keyword arguments, evaluation, loading a state, activation checkpointing, the model's own hooks, clipping, float32
+    copies of parameters, scaled losses and batches from a source in replicas; keyword arguments, frozen parts,
+    accumulation, sizes that change, loading a state and evaluation with cut stages. Every value is the reference's.
 
     A wrapper has another forward, other parameters and other hooks than the module inside: what was tried without
-    one may pass it by.
+    one may pass it by. Replicas that clip by norms of their own, or of which only one skips a step, drift apart.
     """
     judge = gradients_are_the_mean if evidence.case.world.tensor is None else _parts_are_right
     yield from of_first_wrong_step(judge(evidence))

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from pipeconform.case.blocks import SyncedNorm
-from pipeconform.case.case import Load, Optimize
+from pipeconform.case.case import Load
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.traffic.communication import DESCRIPTION_BYTES
@@ -50,7 +49,7 @@ class Within(Allowed):
         if name == "loss":
             return self._total(step)
         if name == "output":
-            return self._output(step) if self._outputs_may_round(step) else None
+            return None if self._made.case.model.merged else self._output(step, rest)
         if name not in _BOUNDS or isinstance(self._made.case.program[step], Load):
             return None
         if name == "losses":
@@ -87,15 +86,15 @@ class Within(Allowed):
             return (Answered(stage=1, microbatch=0, call="something", error=None),)
         return super().more(kind, path)
 
-    def _outputs_may_round(self, step: int) -> bool:
-        """After an update of replicas, or where a forward adds up over them."""
-        case = self._made.case
-        updated = any(isinstance(one, Optimize) for one in case.program[:step])
-        return case.world.num_replicas > 1 and (updated or case.has(SyncedNorm))
-
-    def _output(self, step: int) -> Array:
+    def _output(self, step: int, rest: Path) -> Array | None:
+        """Of one leaf: the bounds of the microbatches that the rank holds, merged."""
+        shown = self._made.shown[self._rank].steps[step]
         bounds = self._own.bounded("running").steps[step].output_bounds
-        return Array.of(torch.cat([leaf.tensor() for (leaf,) in bounds]))
+        assert shown.output is not None
+        held = range(len(bounds)) if shown.microbatches is None else shown.microbatches
+        (place,) = [one for one in rest if isinstance(one, int)] or [0]
+        leaves = [bounds[k][place].tensor() for k in held]
+        return Array.of(torch.cat(leaves, self._made.case.model.batch_dim)) if leaves else None
 
     def _norm(self, step: int) -> Array:
         """Of n squares summed in whatever order, n unit round-offs and a few; of the norm."""

@@ -5,9 +5,11 @@ import dataclasses
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 
 from pipeconform.adapter import Feature
 from pipeconform.case import blocks
+from pipeconform.case.build import merges
 from pipeconform.case.case import Train
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Structure
@@ -29,10 +31,12 @@ from tests.judge.honest import (
     value_of,
     with_value,
 )
+from tests.judge.spoiling import nudged
 
 LAST = 1
 """The rank that owns the last stage."""
 
+WITHOUT_OUTPUTS = dataclasses.replace(EVERYTHING, features=EVERYTHING.features - {Feature.OUTPUTS})
 WITHOUT_UNEVEN = dataclasses.replace(EVERYTHING, features=EVERYTHING.features - {Feature.UNEVEN_BATCHES})
 
 
@@ -81,14 +85,84 @@ def test_a_wrong_value_is_found_with_its_microbatch_and_place():
     assert finding.mismatch.differing == 6
 
 
-def test_one_bit_is_enough():
+@pytest.mark.parametrize(("beyond", "expected"), [(False, []), (True, [("output value", 0, LAST, None, 2)])])
+def test_an_output_may_round_otherwise_and_no_more(beyond, expected):
+    """Kernels choose by where parameters lie in memory, and round otherwise."""
     made = honest(plain_case())
     value = merged(_outputs(made)).array.tensor()
-    value[5, 2] = torch.nextafter(value[5, 2], torch.tensor(torch.inf))
+    bounds = made.bounded("running").steps[0].output_bounds
+    bound = Array.of(torch.cat([leaf.tensor() for (leaf,) in bounds]))
 
-    assert told("FWD-1", changed(made, rank=LAST, output=Structure.of(value))) == [
-        ("output value", 0, LAST, None, 2)
+    near = nudged(value, bound, beyond=beyond)
+
+    assert not torch.equal(near, value)
+    assert told("FWD-1", changed(made, rank=LAST, output=Structure.of(near)))[:1] == expected
+
+
+def _with_last_stage(made, change):
+    """The evidence in which the last stage returned other values, and every output is what it returned."""
+    step = made.shown[LAST].steps[0]
+    forwards = tuple(
+        structs.replace(one, output=change(one.output)) if one.stage == LAST else one for one in step.forwards
+    )
+    parts = [one.output for one in forwards if one.stage == LAST]
+    return changed(made, rank=LAST, forwards=forwards, output=merged(parts))
+
+
+@pytest.mark.parametrize(("by", "expected"), [(1 + 2**-50, []), (1 + 2**-30, ["output value"] * 3)])
+def test_outputs_that_are_not_returned_may_round_otherwise_too(by, expected):
+    made = honest(plain_case(), capabilities=WITHOUT_OUTPUTS)
+    wrong = changed(_with_last_stage(made, lambda one: _scaled(one, by)), rank=LAST, output=None)
+
+    assert [kind for kind, *_ in told("FWD-1", wrong)] == expected
+
+
+def _handed_over(made, *, returned, given):
+    """The evidence in which stage 0 returned, and stage 1 was given, other values of microbatch 1."""
+    for rank, stage, field, factor in ((0, 0, "output", returned), (1, 1, "inputs", given)):
+        forwards = list(made.shown[rank].steps[0].forwards)
+        place = [k for k, one in enumerate(forwards) if one.stage == stage][1]
+        value = getattr(forwards[place], field)
+        other = _scaled(value, factor) if field == "output" else (_scaled(value[0], factor), *value[1:])
+        forwards[place] = structs.replace(forwards[place], **{field: other})
+        made = changed(made, rank=rank, forwards=tuple(forwards))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("returned", "given", "expected"),
+    [
+        (1 + 2**-50, 1 + 2**-50, []),
+        (1 + 2**-50, 1 + 2**-49, [("boundary value", 0, 1, 1, 1)]),
+        (1.0, 1 + 2**-50, [("boundary value", 0, 1, 1, 1)]),
+        (3.0, 3.0, [("boundary value", 0, 1, 1, 1)]),
+    ],
+)
+def test_a_stage_is_given_what_the_one_before_returned_for_the_microbatch(returned, given, expected):
+    """Which may have rounded otherwise than the oracle's; what it returned of something else is not due."""
+    made = honest(plain_case())
+
+    assert told("FWD-8", _handed_over(made, returned=returned, given=given)) == expected
+
+
+def test_an_output_is_merged_of_what_the_stage_returned():
+    made = honest(CASES["merged"])
+
+    def rounded(one):
+        return structs.replace(one, items=tuple(_scaled(item, 1 + 2**-50) for item in one.items))
+
+    step = made.shown[LAST].steps[0]
+    forwards = tuple(structs.replace(one, output=rounded(one.output)) for one in step.forwards)
+    wrong = changed(made, rank=LAST, forwards=forwards)
+
+    assert told("FWD-23", wrong) == []
+    parts = [one.output.leaves() for one in forwards if one.stage == LAST]
+    values = [
+        merges.merged(rule, [part[place].tensor() for part in parts], batch_dim=0)
+        for place, rule in enumerate(merges.rules_of(CASES["merged"]))
     ]
+    assert told("FWD-23", changed(wrong, rank=LAST, output=Structure.of(tuple(values)))) == []
+    assert told("FWD-23", changed(made, rank=LAST, output=Structure.of(tuple(values)))) != []
 
 
 def test_a_change_of_places_is_found_as_one():
@@ -134,7 +208,7 @@ def test_an_uneven_batch_may_be_split_otherwise():
     made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
     claiming = honest(CASES["uneven"])
 
-    near = _scaled(merged(_outputs(made)), 1 + 2**-50)
+    near = _scaled(merged(_outputs(made)), 1 + 2**-30)
 
     assert told("FWD-2", changed(made, rank=LAST, output=near)) == []
     assert {kind for kind, *_ in told("FWD-2", changed(claiming, rank=LAST, output=near))} == {"output value"}

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 __all__ = ["LARGEST", "OverflowingLayer"]
 
-LARGEST = 64.0
-"""The largest gradient that is passed on as it is."""
+LARGEST = 2.0
+"""The largest gradient that is passed on as it is: so small that no other gradient overflows beside it."""
 
 
 class _Limited(torch.autograd.Function):

@@ -119,6 +119,9 @@ class Pair:
             several_microbatches=first.several_microbatches or second.several_microbatches,
             # how a whole tensor becomes shards of parts, only the wrapper knows
             most_replicas=1 if Focus.LOAD in self.foci else first.most_replicas,
+            widths=second.widths,
+            batch_size=second.batch_size,
+            dtype=second.dtype,
             size=self._size if Focus.KWARGS in self.foci else None,
             contents=self._contents,
             world=self._world if first.world is not None else None,

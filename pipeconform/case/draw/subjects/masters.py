@@ -17,8 +17,11 @@ from pipeconform.claims import Feature
 _RATES = (2.0**-10, 2.0**-9)
 """Below half the distance of two bfloat16 numbers around 1/2, for gradients up to 1: single updates are lost there."""
 _UPDATES = (8, 16)
-_SCALING = Scaling(initial=2.0**14, backoff=2.0**-16)
-"""The first scale makes every gradient above 2⁻⁸ larger than `overflow_layer.LARGEST`, the second none below 2⁸."""
+_SCALING = Scaling(initial=2.0**9, backoff=2.0**-14)
+"""The first scale makes every gradient above 2⁻⁸ larger than `overflow_layer.LARGEST`, the second none below 2⁶.
+
+With the first, sums of other gradients over replicas stay finite, which some engines divide only afterwards.
+"""
 
 
 def _updates(number: int, draft: Draft) -> tuple[Step, ...]:

@@ -17,6 +17,7 @@ from pipeconform.case.draw.subjects import (
     accumulate,
     buffers,
     checkpoint,
+    clipped,
     compiled,
     dropout,
     evaluation,
@@ -26,8 +27,10 @@ from pipeconform.case.draw.subjects import (
     input_hooks,
     kwargs,
     load,
+    masters,
     optimizer,
     replicas,
+    sources,
     tensor_parallel,
     tied_stages,
     unused,
@@ -57,6 +60,15 @@ PARTS: tuple[Subject, ...] = (
 )
 """The subjects of which two are drawn together; neighbours first, so that few cases have many parts."""
 
+PARTS_OF_REPLICAS: tuple[Subject, ...] = (
+    *PARTS,
+    clipped.CLIPPED,
+    masters.MASTERS,
+    masters.SCALED,
+    sources.SOURCES,
+)
+"""The subjects that are drawn in replicas: those in which replicas must agree, or have data of their own, too."""
+
 RANKS: tuple[Subject, ...] = (replicas.REPLICAS, replicas.SHARDED, tensor_parallel.TENSOR)
 """The subjects about what ranks hold, each of which is drawn with one of `PARTS`."""
 
@@ -84,6 +96,11 @@ _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
         _REPLICAS,
         (Focus.COMPILED,),
         "torch.compile treats modules in wrappers in ways of its own, not of an engine",
+    ),
+    (
+        (Focus.SHARDED,),
+        (Focus.MASTERS, Focus.SCALED),
+        "fully_shard has a policy of mixed precision of its own, in the place of copies beside its shards",
     ),
     (
         (Focus.SHARDED,),
@@ -134,7 +151,8 @@ def _pairs(focus: Focus, both: Iterator[tuple[Subject, Subject]]) -> tuple[Pair,
 
 _OF_STAGES = _pairs(Focus.TOGETHER, _in_turn())
 _OF_REPLICAS = _pairs(
-    Focus.REPLICAS_TOGETHER, ((ranks, part) for part in PARTS for ranks in RANKS if ranks.form == "replicas")
+    Focus.REPLICAS_TOGETHER,
+    ((ranks, part) for part in PARTS_OF_REPLICAS for ranks in RANKS if ranks.form == "replicas"),
 )
 _OF_PARTS = _pairs(
     Focus.TENSOR_TOGETHER,
