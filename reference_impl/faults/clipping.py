@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from pipeconform.adapter import Clipping
 
@@ -66,3 +67,12 @@ class TiedCountedTwice(ReferencePipeline):
         self._repeated = True
         super().clip(clipping)
         self._repeated = False
+
+
+@breaks("DPC-10", tells=r"the parameter of .* in stage \d is not the reference's")
+class ClippedByOwnShards(ReferencePipeline):
+    """Of sharded replicas, every rank clips by the norm of its own shards."""
+
+    def counted_gradients(self) -> Sequence[Tensor]:
+        parts = (one.to_local() if isinstance(one, DTensor) else one for one in super().counted_gradients())
+        return [part for part in parts if part.numel()]

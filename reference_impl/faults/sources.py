@@ -99,3 +99,15 @@ class OnlyFirstRankNotices(ReferencePipeline):
             # in the place of what the first rank would have sent: they wait for it
             return super().run(mode, replace(batch, source=itertools.cycle(found)))
         return super().run(mode, replace(batch, source=iter(found)))
+
+
+@breaks("DPC-10", tells=_WRONG)
+class SourceDividedTwice(_OtherSource):
+    """In training, replicas take turns in their sources, as if all had the same one."""
+
+    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+        ranks = self.plan.ranks
+        if mode is Mode.EVAL:
+            return source
+        mine = itertools.islice(source, ranks.replica, None, ranks.num_replicas)
+        return iter(list(itertools.islice(mine, num_microbatches)))

@@ -8,7 +8,15 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import members_within
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.subjects.together import APART, PAIRS, PARTS, RANKS, _in_turn, pairs_in
+from pipeconform.case.draw.subjects.together import (
+    APART,
+    PAIRS,
+    PARTS,
+    PARTS_OF_REPLICAS,
+    RANKS,
+    _in_turn,
+    pairs_in,
+)
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.claims import Capabilities, ScheduleClaim
@@ -35,7 +43,11 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
     pairs = [pair.foci for pair in PAIRS]
     both = {
         *itertools.combinations([one.focus for one in PARTS], 2),
-        *itertools.product([one.focus for one in RANKS], [one.focus for one in PARTS]),
+        *(
+            (ranks.focus, part.focus)
+            for ranks in RANKS
+            for part in (PARTS_OF_REPLICAS if ranks.form == "replicas" else PARTS)
+        ),
     }
 
     assert {*pairs, *APART} == set(map(frozenset, both))

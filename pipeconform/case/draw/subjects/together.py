@@ -38,7 +38,7 @@ from pipeconform.case.draw.subjects import (
 )
 from pipeconform.case.focus import Focus
 
-__all__ = ["APART", "PAIRS", "PARTS", "RANKS", "pairs_in"]
+__all__ = ["APART", "PAIRS", "PARTS", "PARTS_OF_REPLICAS", "RANKS", "pairs_in"]
 
 PARTS: tuple[Subject, ...] = (
     accumulate.ACCUMULATE,
@@ -70,7 +70,7 @@ PARTS_OF_REPLICAS: tuple[Subject, ...] = (
 """The subjects that are drawn in replicas: those in which replicas must agree, or have data of their own, too."""
 
 RANKS: tuple[Subject, ...] = (replicas.REPLICAS, replicas.SHARDED, tensor_parallel.TENSOR)
-"""The subjects about what ranks hold, each of which is drawn with one of `PARTS`."""
+"""The subjects about what ranks hold, each of which is drawn with one of `PARTS`; replicas with more."""
 
 _HOOKS = (Focus.HOOKS, Focus.INPUT_HOOKS, Focus.GRADIENT_HOOKS)
 _REPLICAS = (Focus.REPLICAS, Focus.SHARDED)
