@@ -32,7 +32,7 @@ from pipeconform.ranks.flight import Flight
 
 __all__ = ["SETTLED", "Standing", "Wait", "deadlocked"]
 
-SETTLED = 1.0
+SETTLED = 0.3
 """Seconds without progress between two rounds of standings, if ranks wait in the harness."""
 
 _NEED_ALL = frozenset({"allreduce_", "allreduce_coalesced_", "barrier", "allgather_", "_allgather_base_"})

@@ -19,9 +19,12 @@ class Torch(TorchPipelining):
 
 
 class ClosesLate(TorchPipelining):
-    """A rank that raises keeps its process group for a fifth of a second; closing its connections tells the peers."""
+    """A rank that raises keeps its process group for a moment; closing its connections tells the peers.
 
-    seconds = 0.2
+    A rank that is still idle a fifth of a second after another one has ended counts as stuck: this is well before.
+    """
+
+    seconds = 0.05
 
     def build(self, plan):
         return Keeping(super().build(plan), plan.ranks, self.seconds)
