@@ -317,8 +317,9 @@ def _split_along(batch_dim: int) -> dict[str, Any]:
     """The dimension in which a model's only input is split and its only output merged, if not 0."""
     if not batch_dim:
         return {}
-    along = pipelining.microbatch.TensorChunkSpec(batch_dim)  # type: ignore[no-untyped-call]
-    return {"args_chunk_spec": (along,), "output_merge_spec": along}
+    spec = pipelining.microbatch.TensorChunkSpec
+    (along,) = specs = spec.from_tuple((batch_dim,))
+    return {"args_chunk_spec": specs, "output_merge_spec": along}
 
 
 def _merged_by(rules: Sequence[MergeRule | None]) -> dict[str, Any]:
