@@ -105,7 +105,9 @@ class OnlyFirstRankNotices(ReferencePipeline):
 class SourceDividedTwice(_OtherSource):
     """In training, replicas take turns in their sources, as if all had the same one."""
 
-    def other(self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int) -> Iterator[Microbatch]:
+    def other(
+        self, mode: Mode, source: Iterator[Microbatch], *, num_microbatches: int
+    ) -> Iterator[Microbatch]:
         ranks = self.plan.ranks
         if mode is Mode.EVAL:
             return source
