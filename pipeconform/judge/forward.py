@@ -137,13 +137,17 @@ def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
     """Judge what the last stage computed, for engines that return no outputs."""
     last = evidence.case.num_stages - 1
     for expected in evidence.runs():
-        forwards = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
-        seen = [f.output for f in forwards if f.stage == last]
+        every = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
+        forwards = [f for f in every if f.stage == last]
+        seen = [f.output for f in forwards]
+        recognise = recogniser(expected.inputs)
         for k, right in enumerate(expected.outputs):
             evidence.compared()
             if right in seen:
                 continue
+            near = [f.output for f in forwards if recognise(f) == (k,)]
             mine = seen[-len(expected.outputs) :][k] if len(seen) >= len(expected.outputs) else None
+            mine = near[-1] if near else mine
             leaves = (right.leaves(), mine.leaves() if mine else ())
             mismatch = _differing(evidence, expected.step, k, *leaves)
             if mismatch is None and len(leaves[0]) == len(leaves[1]):

@@ -99,20 +99,25 @@ def test_an_output_may_round_otherwise_and_no_more(beyond, expected):
     assert told("FWD-1", changed(made, rank=LAST, output=Structure.of(near)))[:1] == expected
 
 
-def _with_last_stage(made, change):
-    """The evidence in which the last stage returned other values, and every output is what it returned."""
+def _with_last_stage(made, change, *, order=1):
+    """The evidence in which the last stage returned other values, and every output is what it returned.
+
+    Forwards are recorded in the reverse order with ``order=-1``.
+    """
     step = made.shown[LAST].steps[0]
     forwards = tuple(
         structs.replace(one, output=change(one.output)) if one.stage == LAST else one for one in step.forwards
     )
     parts = [one.output for one in forwards if one.stage == LAST]
-    return changed(made, rank=LAST, forwards=forwards, output=merged(parts))
+    return changed(made, rank=LAST, forwards=forwards[::order], output=merged(parts))
 
 
+@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(("by", "expected"), [(1 + 2**-50, []), (1 + 2**-30, ["output value"] * 3)])
-def test_outputs_that_are_not_returned_may_round_otherwise_too(by, expected):
+def test_outputs_that_are_not_returned_may_round_otherwise_too(by, expected, order):
     made = honest(plain_case(), capabilities=WITHOUT_OUTPUTS)
-    wrong = changed(_with_last_stage(made, lambda one: _scaled(one, by)), rank=LAST, output=None)
+    wrong = _with_last_stage(made, lambda one: _scaled(one, by), order=order)
+    wrong = changed(wrong, rank=LAST, output=None)
 
     assert [kind for kind, *_ in told("FWD-1", wrong)] == expected
 
