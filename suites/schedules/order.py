@@ -171,7 +171,7 @@ def stages_run_where_they_are_placed(evidence: Evidence) -> Iterator[Finding]:
 )
 def every_schedule_evaluates(evidence: Evidence) -> Iterator[Finding]:
     """Every schedule that is offered for evaluation evaluates as well as it trains: every stage runs every
-    microbatch's forward exactly once, no backward runs, and outputs equal the reference's bit for bit.
+    microbatch's forward exactly once, no backward runs, and outputs are the reference's.
 
     Evaluation takes another path through an engine's schedule code than training does, and is rarely tested.
     """
