@@ -68,7 +68,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "inputs require a gradient": model.input_requires_grad,
         "the batch is in another dimension": bool(model.batch_dim),
         "ranks are stopped or killed": not delays,
-        "steps are under autocast, or from a source": any(run.autocast or run.from_source for run in case.runs),
+        "steps use autocast or a source": any(run.autocast or run.from_source for run in case.runs),
         "a step loads a state": any(isinstance(step, Load) for step in case.program),
         "the number of microbatches changes": len({run.num_microbatches for run in case.runs}) > 1,
         "only some ranks describe their stages": how == "metadata",
