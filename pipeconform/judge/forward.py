@@ -116,6 +116,16 @@ def _compare_output(
         )
 
 
+def _forwards_of(evidence: Evidence, step: int, stage: int) -> list[Forward]:
+    """The forwards of a stage in one step, on all ranks that own it."""
+    return [
+        call
+        for one in evidence.owners(stage)
+        for call in shown_step(one, step).forwards
+        if call.stage == stage
+    ]
+
+
 def _differing(
     evidence: Evidence, step: int, k: int, right: tuple[Array, ...], mine: tuple[Array, ...]
 ) -> Mismatch | None:
@@ -137,8 +147,7 @@ def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
     """Judge what the last stage computed, for engines that return no outputs."""
     last = evidence.case.num_stages - 1
     for expected in evidence.runs():
-        every = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
-        forwards = [f for f in every if f.stage == last]
+        forwards = _forwards_of(evidence, expected.step, last)
         seen = [f.output for f in forwards]
         recognise = recogniser(expected.inputs)
         for k, right in enumerate(expected.outputs):
@@ -273,12 +282,11 @@ def _is_merged(
     from pipeconform.case.build.merges import merged
 
     last = evidence.case.num_stages - 1
-    recognise = recogniser(evidence.expected.steps[expected.step].inputs)
+    recognise = recogniser(expected.inputs)
     returned: dict[int, Array] = {}
-    for one in evidence.owners(last):
-        for call in shown_step(one, expected.step).forwards:
-            if call.stage == last and place < len(leaves := call.output.leaves()):
-                returned |= dict.fromkeys(recognise(call), leaves[place])
+    for call in _forwards_of(evidence, expected.step, last):
+        if place < len(leaves := call.output.leaves()):
+            returned |= dict.fromkeys(recognise(call), leaves[place])
     if not set(own) <= returned.keys():
         return False
     values = [returned[k].tensor() for k in own]
@@ -321,12 +329,7 @@ def boundaries_arrive(evidence: Evidence) -> Iterator[Finding]:
     for expected in evidence.runs():
         recognise = recogniser(expected.inputs)
         for s, microbatches in enumerate(expected.inputs):
-            forwards = [
-                f
-                for one in evidence.owners(s)
-                for f in shown_step(one, expected.step).forwards
-                if f.stage == s
-            ]
+            forwards = _forwards_of(evidence, expected.step, s)
             ranks = [one.rank for one in evidence.owners(s)]
             for k, right in enumerate(microbatches):
                 evidence.compared(s > 0)  # nothing crosses a boundary to the first stage
@@ -347,9 +350,7 @@ def _was_handed_over(
     given = tuple(leaf for one in forward.inputs for leaf in one.leaves())
     before = forward.stage - 1
     return before >= 0 and any(
-        call.stage == before and call.output.leaves() == given
-        for one in evidence.owners(before)
-        for call in shown_step(one, expected.step).forwards
+        call.output.leaves() == given for call in _forwards_of(evidence, expected.step, before)
     )
 
 

@@ -45,8 +45,8 @@ def _per_stage(
         for s, values in right(expected).items():
             for one in evidence.owners(s):
                 shown = mine(shown_step(one, expected.step)).get(s, {})
-                if what == "gradient" and has_masters(evidence.case):
-                    shown = rounded(shown, like=values)
+                if what == "gradient" and _has_masters(evidence.case):
+                    shown = _rounded(shown, like=values)
 
                 def bounds(reference: Reference, step: int = expected.step, s: int = s) -> Named:
                     return bound(reference.steps[step]).get(s, {})
@@ -73,17 +73,17 @@ def _per_stage(
                 )
 
 
-def has_masters(case: Case) -> bool:
+def _has_masters(case: Case) -> bool:
     """Whether float32 copies of the parameters are stepped, to which gradients in float32 belong."""
     return isinstance(case.optimizer, Sgd) and case.optimizer.masters
 
 
-def rounded(values: Named, *, like: Named) -> Named:
+def _rounded(values: Named, *, like: Named) -> Named:
     """Gradients in float32 as their parameters' dtype has them."""
-    return {name: _rounded(value, like.get(name)) for name, value in values.items()}
+    return {name: _as_dtype_of(like.get(name), value) for name, value in values.items()}
 
 
-def _rounded(value: Array | None, like: Array | None) -> Array | None:
+def _as_dtype_of(like: Array | None, value: Array | None) -> Array | None:
     if value is None or like is None or value.dtype != "float32" or like.dtype == "float32":
         return value
     import torch

@@ -35,42 +35,50 @@ class TablesOutsideOfState(ReferencePipeline):
 
 
 class _ChangedKwargs(ReferencePipeline):
-    """Hands over other keyword arguments that are integers or truth values."""
+    """Hands over other keyword arguments."""
 
-    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
-        """What a stage gets instead of a value, which is `first` in the first microbatch."""
+    def changed(self, stage: int, value: Any, *, first: Any, whole: Any) -> Any:
+        """What a stage gets instead of a value, which is `first` in the first microbatch, and `whole` in the batch."""
         raise NotImplementedError
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
 
-        def other(s: int, value: Any, first: Any) -> Any:
-            told = isinstance(value, Tensor) and not value.is_floating_point()
-            return self.changed(s, value, first) if told else value
-
         return replace(
             work,
             kwargs={
-                s: [{name: other(s, value, rows[0][name]) for name, value in row.items()} for row in rows]
+                s: [
+                    {
+                        name: self.changed(s, value, first=rows[0][name], whole=batch.kwargs[s][name])
+                        for name, value in row.items()
+                    }
+                    for row in rows
+                ]
                 for s, rows in work.kwargs.items()
             },
         )
+
+
+def _is_told(value: Any) -> bool:
+    """Whether it is a tensor of integers or truth values."""
+    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 @breaks("FWD-29", tells=_WRONG, source="https://github.com/pytorch/torchtitan/issues/1723")
 class MaskOfTheFirst(_ChangedKwargs):
     """Masks and positions are those of the first microbatch, for all of them."""
 
-    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
-        return first
+    def changed(self, stage: int, value: Any, *, first: Any, whole: Any) -> Any:
+        return first if _is_told(value) else value
 
 
 @breaks("FWD-29", tells=_WRONG, source="https://github.com/NVIDIA/Megatron-LM/issues/752")
 class MasksForFirstOnly(_ChangedKwargs):
     """Stages after the first get masks that hide nothing."""
 
-    def changed(self, stage: int, value: Tensor, first: Tensor) -> Tensor:
-        return torch.ones_like(value) if stage and value.dtype == torch.bool else value
+    def changed(self, stage: int, value: Any, *, first: Any, whole: Any) -> Any:
+        hides = stage and isinstance(value, Tensor) and value.dtype == torch.bool
+        return torch.ones_like(value) if hides else value
 
 
 @breaks(
@@ -90,33 +98,22 @@ class KwargsCast(Stage):
         return super().forward(microbatch, inputs, cast, differentiate=differentiate, boundary=boundary)
 
 
-class _OtherBlockMasks(ReferencePipeline):
+class _OtherBlockMasks(_ChangedKwargs):
     """Hands over other block masks."""
 
-    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+    def other(self, own: BlockMask, whole: BlockMask) -> BlockMask:
         """What a microbatch gets instead of `own`, its part of the `whole` mask."""
         raise NotImplementedError
 
-    def make_work(self, mode: Mode, batch: Batch) -> Work:
-        work = super().make_work(mode, batch)
-
-        def other(s: int, name: str, value: Any) -> Any:
-            return self.changed(value, batch.kwargs[s][name]) if isinstance(value, BlockMask) else value
-
-        return replace(
-            work,
-            kwargs={
-                s: [{name: other(s, name, value) for name, value in row.items()} for row in rows]
-                for s, rows in work.kwargs.items()
-            },
-        )
+    def changed(self, stage: int, value: Any, *, first: Any, whole: Any) -> Any:
+        return self.other(value, whole) if isinstance(value, BlockMask) else value
 
 
 @breaks("FWD-30", tells=_WRONG, source="https://github.com/pytorch/torchtitan/issues/1723")
 class BlockMaskGivenWhole(_OtherBlockMasks):
     """Every microbatch gets the rows of the batch's first samples."""
 
-    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+    def other(self, own: BlockMask, whole: BlockMask) -> BlockMask:
         samples, every = own.kv_num_blocks.shape[0], whole.kv_num_blocks.shape[0]
         return whole if samples == every else split_block_mask(whole, sizes=(samples, every - samples))[0]
 
@@ -125,7 +122,7 @@ class BlockMaskGivenWhole(_OtherBlockMasks):
 class BlockMaskRuleNotShifted(_OtherBlockMasks):
     """The tables of a block mask are split, and its rule is asked for the first samples."""
 
-    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+    def other(self, own: BlockMask, whole: BlockMask) -> BlockMask:
         return BlockMask.from_kv_blocks(
             own.kv_num_blocks,
             own.kv_indices,
@@ -141,7 +138,7 @@ class BlockMaskRuleNotShifted(_OtherBlockMasks):
 class BlockMaskWithoutFullBlocks(_OtherBlockMasks):
     """The table of full blocks is lost, so that only partial blocks are attended to."""
 
-    def changed(self, own: BlockMask, whole: BlockMask) -> BlockMask:
+    def other(self, own: BlockMask, whole: BlockMask) -> BlockMask:
         return BlockMask.from_kv_blocks(
             own.kv_num_blocks,
             own.kv_indices,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import Case, Kwarg, KwargKind
-from pipeconform.case.draw.changes import changed_model, replaced
+from pipeconform.case.case import Kwarg, KwargKind
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Size, Subject
 from pipeconform.case.draw.subjects.decoders import WIDTHS, decoder_stages, dtype_of_decoders, fit_decoders
-from pipeconform.case.draw.subjects.kwargs import fits, size_for_kwargs
+from pipeconform.case.draw.subjects.kwargs import fits, size_for_kwargs, without_kwargs
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
@@ -32,10 +32,6 @@ def _size(d: Drawing) -> Size:
     return p, v, m if m > 1 else d.pick([n for n in some_m(d.claim, p, v) if n > 1] or [m])
 
 
-def _unmasked(case: Case) -> Case:
-    return changed_model(case, kwargs=())
-
-
 BLOCK_MASKS = Subject(
     focus=Focus.BLOCK_MASKS,
     needs=frozenset({Feature.KWARGS, Feature.BLOCK_MASKS}),
@@ -47,6 +43,6 @@ BLOCK_MASKS = Subject(
     sequence=lambda d, sequence: d.pick([3, 4, 5]),
     dtype=dtype_of_decoders,
     contents=_masked,
-    without=_unmasked,
+    without=without_kwargs,
     control="without block masks",
 )

@@ -53,7 +53,8 @@ def _kinds(case: Case) -> set[KwargKind]:
     return {kwarg.kind for kwarg in case.model.kwargs}
 
 
-def _without(case: Case) -> Case:
+def without_kwargs(case: Case) -> Case:
+    """The case without keyword arguments."""
     return changed_model(case, kwargs=())
 
 
@@ -64,7 +65,7 @@ KWARGS = Subject(
     found=lambda case: bool(kinds := _kinds(case)) and kinds.issubset(_USUAL),
     size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_USUAL))),
-    without=_without,
+    without=without_kwargs,
     control="without keyword arguments",
 )
 OBJECTS = Subject(
@@ -74,7 +75,7 @@ OBJECTS = Subject(
     found=lambda case: "objects" in (kinds := _kinds(case)) and kinds.isdisjoint(_OWN_SPLITS),
     size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: "objects")),
-    without=_without,
+    without=without_kwargs,
     control="without keyword arguments",
 )
 RULES = Subject(
@@ -84,6 +85,6 @@ RULES = Subject(
     found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
     size=size_for_kwargs,
     contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_own_splits(d.features)))),
-    without=_without,
+    without=without_kwargs,
     control="without keyword arguments",
 )
