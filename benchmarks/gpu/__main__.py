@@ -23,6 +23,7 @@ from pipeconform.errors import PipeconformError, UsageError
 from pipeconform.ranks.devices import probe, resolve
 
 PART_LIMIT = 540.0  # seconds
+_LOADED = "import torch; from pipeconform.ranks.probing import nccl_release; print(*nccl_release() or ())"
 LEAST = 20.0  # seconds: no part is begun with less left
 
 
@@ -118,9 +119,9 @@ def _unpacked(library: Path, out: Path) -> Path:
 
 
 def _release(library: str) -> tuple[int, ...] | None:
-    """The release of a library of NCCL's, as torch sees it."""
+    """The release that torch loads if this library of NCCL's is preloaded."""
     done = subprocess.run(
-        [sys.executable, "-c", "import torch; print(*torch.cuda.nccl.version())"],
+        [sys.executable, "-c", _LOADED],
         env={**os.environ, "LD_PRELOAD": library},
         capture_output=True,
         text=True,

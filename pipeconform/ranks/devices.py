@@ -38,32 +38,6 @@ _TIMING: Mapping[str, str] = {"TORCH_NCCL_ENABLE_TIMING": "1"}
 _FIRST_SHARING_NCCL = (2, 30)
 
 _PROBE_LIMIT = 120.0  # seconds
-_PROBE = """
-import contextlib, json, sys, torch
-import torch.distributed as dist
-wanted, backend = sys.argv[1], None
-if wanted == "auto":
-    found = torch.accelerator.current_accelerator(check_available=True)
-    wanted = "cpu" if found is None else found.type
-try:
-    torch.device(wanted)
-    count = None if wanted == "cpu" else torch.get_device_module(wanted).device_count()
-    with contextlib.suppress(ValueError):  # a vendor's device need not have one
-        backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
-    nccl = torch.cuda.nccl.version() if wanted == "cuda" and dist.is_nccl_available() else None
-    names, releases = [], {}
-    with contextlib.suppress(Exception):  # a vendor's device need not have a name
-        names = [torch.get_device_module(wanted).get_device_name(i) for i in range(count or 0)]
-    if wanted == "cuda" and count:
-        with contextlib.suppress(Exception):
-            releases["driver"] = open("/proc/driver/nvidia/version").readline().split("Module")[1].split()[0]
-        releases.update({k: v for k, v in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)) if v})
-except (AttributeError, RuntimeError, ValueError) as error:
-    print(json.dumps({"device_type": wanted, "count": 0, "backend": None, "error": str(error)}))
-else:
-    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None, "nccl": nccl,
-                      "names": names, "releases": releases}))
-"""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -74,7 +48,7 @@ class Machine(msgspec.Struct, frozen=True):
     backend: str | None
     error: str | None = None
     nccl: tuple[int, ...] | None = None
-    """NCCL's release, if torch has NCCL."""
+    """The release of the NCCL that torch loads, if it has NCCL."""
     names: tuple[str, ...] = ()
     """What each device calls itself; empty if unknown."""
     releases: dict[str, str] = {}
@@ -186,7 +160,7 @@ def probe(device: str) -> Machine:
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
-            [sys.executable, "-c", _PROBE, device],
+            [sys.executable, "-m", "pipeconform.ranks.probing", device],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -258,6 +232,6 @@ def reason_against_sharing(release: tuple[int, ...] | None) -> str | None:
     if release is None or release[:2] >= _FIRST_SHARING_NCCL:
         return None
     return (
-        f"--ranks-per-device needs NCCL 2.30 or newer, this torch has {'.'.join(map(str, release))}: "
+        f"--ranks-per-device needs NCCL 2.30 or newer, torch loads {'.'.join(map(str, release))} here: "
         f"preload a newer libnccl.so.2 (LD_PRELOAD)"
     )

@@ -48,7 +48,7 @@ def test_two_gpus_run_ranks_apart_and_one_says_why_not():
     (why,) = {part.missing for part in parts_on(target(1)) if "-apart-" in part.name}
     assert why == "this machine has 1 cuda device"
     (why,) = {part.missing for part in parts_on(target(2)) if "-shared-" in part.name}
-    assert "needs NCCL 2.30 or newer, this torch has 2.27.5" in why
+    assert "needs NCCL 2.30 or newer, torch loads 2.27.5 here" in why
 
 
 def test_only_ranks_that_share_a_gpu_load_another_nccl():

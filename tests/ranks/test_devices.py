@@ -144,7 +144,7 @@ def test_an_nccl_that_is_too_old_to_share_a_gpu_is_refused_by_its_release():
         return Machine("cuda", count=1, backend="nccl", nccl=release)
 
     with pytest.raises(
-        UsageError, match=r"needs NCCL 2\.30 or newer, this torch has 2\.29\.7: preload a newer"
+        UsageError, match=r"needs NCCL 2\.30 or newer, torch loads 2\.29\.7 here: preload a newer"
     ):
         resolve("cuda", ranks_per_device=2, machine=machine((2, 29, 7)))
     assert resolve("cuda", ranks_per_device=2, machine=machine((2, 30, 3))).ranks_per_device == 2
