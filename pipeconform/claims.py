@@ -100,6 +100,10 @@ class Feature(Claimable):
     GRADIENT_NORM = "gradient_norm", "the pipeline has gradient_norm(), see MeasuresGradients"
     CLIPPING = "clipping", "an optimizer step clips the gradients first, see Plan.clipping"
     MASTER_WEIGHTS = "master_weights", "the optimizer steps float32 copies of bfloat16 parameters"
+    FLOAT32_SUMS = (
+        "float32_sums",
+        "gradients of bfloat16 parameters are added up in float32, see Plan.float32_sums",
+    )
     LOSS_SCALING = "loss_scaling", "float16 models are trained with a scaled loss, see Plan.loss_scaling"
     STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"

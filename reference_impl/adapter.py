@@ -25,6 +25,7 @@ from pipeconform.adapter import (
     Plan,
     Split,
     StepResult,
+    ZeroGrad,
     module_gradients,
     module_state,
     placed,
@@ -36,6 +37,7 @@ from pipeconform.stage_wrapping import wrapped
 from .agreement import Agreement
 from .batches import BatchCheck, parts_of, sizes_in, taken
 from .claims import CAPABILITIES, ERRORS
+from .float32_sums import Float32Replicas, Float32Sums
 from .front_end import Ties, boundaries_of, share, split_as_planned
 from .link import Lengths, Link
 from .masters import LossScale, Masters
@@ -72,6 +74,9 @@ class ReferencePipeline:
         self.replicas = {s: replicas for s, replicas in found.items() if replicas is not None}
         self.modules = {s: self.replicas[s].module if s in self.replicas else built[s] for s in built}
         self.share_parameters()
+        self.sums = self.make_sums() if plan.float32_sums else None
+        if self.sums is not None:
+            self.replicas = {s: Float32Replicas(own, self.sums) for s, own in self.replicas.items()}
         self._operate = step_modules(self.modules, plan.optimizer)
         self.masters = self.make_masters() if plan.master_weights else None
         self.scale = self.make_scale(plan.loss_scaling) if plan.loss_scaling is not None else None
@@ -88,6 +93,10 @@ class ReferencePipeline:
     def share_parameters(self) -> None:
         """Let stages of this rank that share a parameter hold one object; called before the optimizer is made."""
         share(self.plan.tied, self.modules)
+
+    def make_sums(self) -> Float32Sums:
+        """What adds gradients up in float32."""
+        return Float32Sums(self.own_parameters())
 
     def make_masters(self) -> Masters:
         """The float32 copies that the optimizer steps."""
@@ -222,6 +231,8 @@ class ReferencePipeline:
             self.update(operation)
             return
         self._operate(operation)
+        if isinstance(operation, ZeroGrad) and self.sums is not None:
+            self.sums.clear(set_to_none=operation.set_to_none)
         if isinstance(operation, LoadState) and self.masters is not None:
             self.masters.reload()
 
@@ -250,7 +261,7 @@ class ReferencePipeline:
 
     def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
         """Per owned stage and parameter."""
-        return module_gradients(self.modules)
+        return module_gradients(self.modules) if self.sums is None else self.sums.by_stage(self.modules)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """Per owned stage: parameters and buffers."""

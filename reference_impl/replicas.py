@@ -56,12 +56,16 @@ class Replicas:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         self._average(used, trained)
 
+    def has_gradient(self, parameter: Tensor) -> bool:
+        """Whether this replica has a gradient of it."""
+        return parameter.grad is not None
+
     def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
         raise NotImplementedError
 
     def _agree(self, trained: Sequence[Tensor], *, failed: bool) -> list[bool]:
         """For each parameter, whether a replica has a gradient of it."""
-        told = [failed, *(p.grad is not None for p in trained)]
+        told = [failed, *map(self.has_gradient, trained)]
         flags = torch.tensor(told, dtype=torch.int32, device=next((p.device for p in trained), None))
         for group in self.groups:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)

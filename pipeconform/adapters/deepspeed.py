@@ -98,7 +98,10 @@ class _DeepSpeedPipeline:
                 "train_micro_batch_size_per_gpu": plan.microbatch_size,
                 "gradient_accumulation_steps": plan.num_microbatches,
                 "gradient_clipping": 0.0 if plan.clipping is None else plan.clipping.max_norm,
-                "bf16": {"enabled": plan.master_weights},
+                "bf16": {"enabled": plan.master_weights or plan.float32_sums},
+                # bfloat16 by default, in which sums are averaged even if there is a single replica
+                **({"communication_data_type": "fp32"} if plan.float32_sums else {}),
+                "data_types": {"grad_accum_dtype": "fp32"} if plan.float32_sums else {},
                 "zero_optimization": {"stage": zero},
                 "zero_allow_untested_optimizer": True,
                 "steps_per_print": 10**9,
@@ -224,7 +227,11 @@ class DeepSpeedZero1(DeepSpeed):
     """The same engine with the states of optimizers in parts over the replicas."""
 
     zero = 1
-    claims = replace(_CAPABILITIES, features=_CAPABILITIES.features | {Feature.GRADIENT_NORM})
+    claims = replace(
+        _CAPABILITIES,
+        # without ZeRO the engine refuses float32 sums of bfloat16 gradients
+        features=_CAPABILITIES.features | {Feature.GRADIENT_NORM, Feature.FLOAT32_SUMS},
+    )
 
 
 def _as_pair(one: Microbatch) -> tuple[Any, Any]:

@@ -70,7 +70,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
-        | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING}
+        | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING, Feature.FLOAT32_SUMS}
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
     clipping=ClippingClaim(norms=("two",), dtypes=("float32",)),
@@ -120,7 +120,7 @@ class _MegatronPipeline:
         config = _config(plan, edge, interleaved=interleaved)
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
         self._replicas: MegatronReplicas | None = None
-        if plan.ranks.num_replicas > 1:
+        if plan.ranks.num_replicas > 1 or plan.float32_sums:
             self._replicas = replicas(plan, self._stages, alone=others["tp"])
             self._replicas.tell(config)
             others = {**others, "dp_cp": self._replicas.group}

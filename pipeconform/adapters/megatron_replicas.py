@@ -16,7 +16,7 @@ __all__ = ["MegatronReplicas", "buffered_gradients"]
 
 
 class MegatronReplicas:
-    """A rank's stages, wrapped, and what their schedule has to be told."""
+    """A rank's stages, wrapped, and what their schedule has to be told; a single replica is wrapped for its buffers."""
 
     def __init__(self, plan: Plan, stages: Sequence[Any], *, alone: dist.ProcessGroup) -> None:
         from megatron.core.distributed import (
@@ -27,17 +27,17 @@ class MegatronReplicas:
         from megatron.core.process_groups_config import ProcessGroupCollection
 
         run_on(plan.ranks.device, param_and_grad_buffer)
-        self.group = plan.ranks.replica_groups[stages[0].index]
+        self.group = plan.ranks.replica_groups.get(stages[0].index, alone)
         """Of one of the stages; those of the others have the same ranks."""
         self.stages: list[Any] = []
         for number, stage in enumerate(stages):
-            own = plan.ranks.replica_groups[stage.index]
+            own = plan.ranks.replica_groups.get(stage.index, alone)
             groups = ProcessGroupCollection(
                 dp=own, dp_cp=own, expt_dp=alone, tp=alone, ep=alone, pp=plan.ranks.pipeline_group
             )
             wrapped = DistributedDataParallel(
                 stage.config,
-                DistributedDataParallelConfig(),
+                DistributedDataParallelConfig(grad_reduce_in_fp32=plan.float32_sums),
                 stage,
                 disable_bucketing=number > 0,  # as Megatron-LM does
                 pg_collection=groups,

@@ -166,7 +166,11 @@ class GradientHooked(Block, frozen=True, kw_only=True):
 
 
 class Overflowing(Block, frozen=True, kw_only=True):
-    """A linear map; where the gradient of its bias is larger than 64, it is infinite, as of a kernel that overflows."""
+    """A linear map; where the gradient of its bias is larger than 2, it is infinite, as of a kernel that overflows."""
+
+
+class Gain(Block, frozen=True, kw_only=True):
+    """A factor for every column, which begins at 1. A model of nothing else is computed without rounding."""
 
 
 class Deferred(Block, frozen=True, kw_only=True):
@@ -198,6 +202,7 @@ AnyBlock = (
     | InputHooked
     | GradientHooked
     | Overflowing
+    | Gain
     | Deferred
     | Layout
     | Auxiliary

@@ -44,6 +44,7 @@ class Focus(StrEnum):
     CLIPPED = "clipped gradients"
     MASTERS = "master weights"
     SCALED = "scaled losses"
+    FLOAT32_SUMS = "sums in float32"
     EVAL = "order of training and evaluation"
     EVAL_LOSSES = "losses of evaluation"
     VARYING = "sizes that change between steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.case.blocks import AnyBlock, Attention, Decoder, Embedding
+from pipeconform.case.blocks import AnyBlock, Attention, Decoder, Embedding, Gain
 from pipeconform.case.strict import Strict
 
 __all__ = [
@@ -167,6 +167,11 @@ class Model(Strict, frozen=True, kw_only=True):
         for stage in self.stages:
             yield from stage.blocks
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is rounded when one sample passes forward and backward; sums of samples may be."""
+        return any(isinstance(block, Gain) for block in self.blocks())
+
 
 def impossible_model(model: Model) -> Iterator[str]:
     """Yield the reasons why a model is impossible."""
@@ -209,8 +214,23 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield "a token model begins with an embedding block, and only a token model does"
     if model.tokens and model.input_requires_grad:
         yield "token inputs cannot require a gradient"
+    if model.is_exact:
+        yield from _inexact(model)
     if model.split is not None:
         yield from _impossible_split(model, model.split)
+
+
+def _inexact(model: Model) -> Iterator[str]:
+    """What else a model with gains has that would be rounded."""
+    if not all(isinstance(block, Gain) for block in model.blocks()) or model.dtype not in (
+        "bfloat16",
+        "float32",
+    ):
+        yield "a model with a gain block consists of such blocks, in bfloat16 or float32"
+    if model.sequence > 1 or model.output != "tensor" or model.split is not None:
+        yield "a model with gain blocks has a model.sequence of at most 1, no model.split and the model.output 'tensor'"
+    if model.classes or model.carried or model.kwargs or model.passages or model.tied or model.merged:
+        yield "a model with gain blocks has no classes, carried tensors, kwargs, passages, tied or merged tensors"
 
 
 def _decodes(model: Model, stage: int) -> bool:

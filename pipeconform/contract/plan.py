@@ -243,6 +243,9 @@ class Plan:
     loss_scaling: LossScaling | None = None
     """If given, there are master weights, and `Pipeline.gradients` may still be scaled; None unless
     `Feature.LOSS_SCALING` is claimed."""
+    float32_sums: bool = False
+    """Whether gradients of bfloat16 parameters are added up in float32, over microbatches, steps and replicas, and
+    `Pipeline.gradients` returns float32. False unless `Feature.FLOAT32_SUMS` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

@@ -45,7 +45,7 @@ def _per_stage(
         for s, values in right(expected).items():
             for one in evidence.owners(s):
                 shown = mine(shown_step(one, expected.step)).get(s, {})
-                if what == "gradient" and _has_masters(evidence.case):
+                if what == "gradient" and _has_float32_gradients(evidence.case):
                     shown = _rounded(shown, like=values)
 
                 def bounds(reference: Reference, step: int = expected.step, s: int = s) -> Named:
@@ -73,9 +73,9 @@ def _per_stage(
                 )
 
 
-def _has_masters(case: Case) -> bool:
-    """Whether float32 copies of the parameters are stepped, to which gradients in float32 belong."""
-    return isinstance(case.optimizer, Sgd) and case.optimizer.masters
+def _has_float32_gradients(case: Case) -> bool:
+    """Whether gradients are added up in float32, or belong to float32 copies of the parameters."""
+    return case.model.is_exact or (isinstance(case.optimizer, Sgd) and case.optimizer.masters)
 
 
 def _rounded(values: Named, *, like: Named) -> Named:

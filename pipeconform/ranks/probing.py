@@ -40,7 +40,7 @@ def _found(wanted: str) -> dict[str, Any]:
         with contextlib.suppress(ValueError):  # a vendor's device need not have one
             backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
         if wanted == "cuda" and dist.is_nccl_available():
-            nccl = nccl_release() or torch.cuda.nccl.version()
+            nccl = nccl_release() or torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         with contextlib.suppress(Exception):  # a vendor's device need not have a name
             names = [torch.get_device_module(wanted).get_device_name(i) for i in range(count or 0)]
     except (AttributeError, RuntimeError, ValueError) as error:

@@ -19,6 +19,7 @@ from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.reductions import reduced_once
+from pipeconform.judge.sums import sums_are_exact
 from pipeconform.judge.tensor_parallel import cut_as_planned, values_within_bounds
 from pipeconform.judge.training import buffers_are_right, gradients_are_right
 from pipeconform.spec.catalogue import MUST
@@ -301,14 +302,21 @@ def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
 def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[Finding]:
     """What an implementation claims of one pipeline holds for replicas and for stages that are cut over ranks, too:
     keyword arguments, evaluation, loading a state, activation checkpointing, the model's own hooks, clipping, float32
-    copies of parameters, scaled losses and batches from a source in replicas; keyword arguments, frozen parts,
-    accumulation, sizes that change, loading a state and evaluation with cut stages. Every value is the reference's.
+    copies of parameters, scaled losses, sums in float32 and batches from a source in replicas; keyword arguments,
+    frozen parts, accumulation, sizes that change, loading a state and evaluation with cut stages. Every value is the
+    reference's.
 
     A wrapper has another forward, other parameters and other hooks than the module inside: what was tried without
     one may pass it by. Replicas that clip by norms of their own, or of which only one skips a step, drift apart.
     """
-    judge = gradients_are_the_mean if evidence.case.world.tensor is None else _parts_are_right
+    judge = _replicas_are_right if evidence.case.world.tensor is None else _parts_are_right
     yield from of_first_wrong_step(judge(evidence))
+
+
+def _replicas_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients are the mean over replicas, in float32 where that is asked for."""
+    yield from gradients_are_the_mean(evidence)
+    yield from sums_are_exact(evidence)
 
 
 def _parts_are_right(evidence: Evidence) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.masters import masters_are_kept
 from pipeconform.judge.scales import scales_are_right
+from pipeconform.judge.sums import sums_are_exact
 from pipeconform.judge.training import (
     buffers_are_right,
     gradients_are_right,
@@ -18,7 +19,7 @@ from pipeconform.judge.training import (
     updates_are_right,
 )
 from pipeconform.observe.array import Array
-from pipeconform.spec.catalogue import MUST
+from pipeconform.spec.catalogue import MUST, Promise
 
 from ..promises import FULL_MODEL, contract, documented, paper
 
@@ -185,6 +186,36 @@ def master_weights(evidence: Evidence) -> Iterator[Finding]:
     """
     yield from updates_are_right(evidence)
     yield from masters_are_kept(evidence)
+
+
+@requirement(
+    "TRN-26",
+    title="Sums in float32",
+    level=MUST,
+    about=(Focus.FLOAT32_SUMS,),
+    trains=True,
+    promise=(
+        contract("Plan.float32_sums: gradients of bfloat16 parameters are added up in float32"),
+        Promise(
+            "megatron-core, grad_reduce_in_fp32: gradients are reduced in float32",
+            "https://docs.nvidia.com/megatron-core/developer-guide/latest/apidocs/core/"
+            "core.distributed.distributed_data_parallel_config.html",
+        ),
+        Promise(
+            "DeepSpeed, grad_accum_dtype: gradients of bfloat16 parameters are accumulated in float32 by default",
+            "https://github.com/microsoft/DeepSpeed/pull/4713",
+        ),
+    ),
+)
+def sums_in_float32(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients of bfloat16 parameters are added up in float32, over microbatches and steps, and returned in float32:
+    256 and 1 are 257, where bfloat16 has 256.
+
+    With many microbatches most of them are small against the sum, and in 16 bits they add nothing to it. The loss
+    still falls, only more slowly the larger the batch is.
+    """
+    yield from gradients_are_right(evidence)
+    yield from sums_are_exact(evidence)
 
 
 @requirement(

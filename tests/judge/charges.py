@@ -131,6 +131,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-24": UPDATES | _in("Train Optimize", "StepShown.loss_scale"),
     "TRN-22": LOSSES | GRADIENTS | UPDATES | BUFFERS,
     "TRN-25": OUTPUTS | LOSSES | GRADIENTS,
+    "TRN-26": GRADIENTS,
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),

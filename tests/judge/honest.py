@@ -42,6 +42,7 @@ from pipeconform.observe.observation import (
     Forward,
     Kept,
     LivedOn,
+    Named,
     Observation,
     Reference,
     StepExpected,
@@ -139,6 +140,8 @@ class _Rank:
             name: {s: getattr(right, name)[s] for s in self.owned}
             for name in ("gradients", "buffers", "parameters")
         }
+        if self.case.model.is_exact:
+            state["gradients"] = {s: _summed(right, s) for s in self.owned}
         if not m:
             return StepShown(step=right.step, events=(), loss_scale=right.loss_scale, **state)
         held = tuple(range(m)) if self.shares is None else self.shares[self.position]
@@ -209,6 +212,12 @@ class _Rank:
 def _norm_of(right: StepExpected) -> Array:
     gradients = [g.tensor() for named in right.gradients.values() for g in named.values() if g is not None]
     return Array.of(torch.stack([g.double().square().sum() for g in gradients]).sum().sqrt())
+
+
+def _summed(right: StepExpected, stage: int) -> Named:
+    """What the gradients of the case `sums` are after each step: half of 256 + 1, then half of 1 + 1 more."""
+    value = (128.5, 129.5)[right.step]
+    return {name: Array.of(torch.full((2,), value)) for name in right.gradients[stage]}
 
 
 def _table(case: Case) -> str:
@@ -310,6 +319,7 @@ def _mastered(optimizer: Sgd, *program: Step, **model: object) -> Case:
     return msgspec.structs.replace(case, optimizer=optimizer)
 
 
+_PAIR = Train(batch_size=2, num_microbatches=2)
 _OUT_OF_SOURCE = msgspec.structs.replace(TRAIN, from_source=True)
 _OWN_SOURCE = msgspec.structs.replace(EVAL, from_source=True)
 
@@ -418,6 +428,9 @@ CASES: Mapping[str, Case] = {
         *_UPDATES,
         dtype="float16",
         stages=(Stage(blocks=(_LINEAR, blocks.Overflowing())), Stage(blocks=(_LINEAR,))),
+    ),
+    "sums": with_model(
+        plain_case(_PAIR, _PAIR), width=2, dtype="bfloat16", stages=(Stage(blocks=(blocks.Gain(),)),) * 2
     ),
     "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
     "shapes": _passing("scalar", "flat", "single", "deep", "empty"),

@@ -27,7 +27,7 @@ from pipeconform.adapter import (
     Whole,
     module_state,
 )
-from pipeconform.case.build import block_masks
+from pipeconform.case.build import block_masks, exact
 from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.build.modules import VOCABULARY, build_stage
 from pipeconform.case.case import Carried, Case, Eval, KwargKind, LossSpec, Train
@@ -195,7 +195,9 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
     if split is not None and (split.shorter_example or (split.longer and step_index == _last_run(case))):
         leading = tuple(size + (dim != model.batch_dim) for dim, size in enumerate(leading))
     dtype = getattr(torch, model.dtype)
-    if model.tokens:
+    if model.is_exact:
+        main = exact.inputs_of(case, step_index, replica=replica)
+    elif model.tokens:
         main = torch.randint(0, VOCABULARY, leading, generator=_generator(case, step_index, "input"))
     else:
         shape = (*leading, model.width)
@@ -230,9 +232,11 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
             gain.requires_grad_()
         kwargs.setdefault(kwarg.stage, {})[kwarg.name] = gain
     sizes = split_sizes(step.batch_size, m)
-    target = _target(case, leading, sizes, _generator(case, step_index, "target"), step_index=step_index).to(
-        device
-    )
+    target = (
+        exact.targets_of(main)
+        if model.is_exact
+        else _target(case, leading, sizes, _generator(case, step_index, "target"), step_index=step_index)
+    ).to(device)
     return assemble(
         args=tuple(args),
         kwargs=kwargs,

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case import blocks
 from pipeconform.case.build.decoder import DecoderLayer
+from pipeconform.case.build.exact import GainLayer
 from pipeconform.case.build.graph_layers import graph_layer
 from pipeconform.case.build.hook_layers import GradientHookedLayer, InputHookedLayer
 from pipeconform.case.build.overflow_layer import OverflowingLayer
@@ -304,6 +305,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return GradientHookedLayer(width, on)
         case blocks.Overflowing():
             return OverflowingLayer(width)
+        case blocks.Gain():
+            return GainLayer(width)
         case blocks.Layout(kind=kind):
             return _Layout(kind)
         case blocks.Auxiliary():

@@ -240,6 +240,9 @@ def build_stage(case: Case, index: int) -> StageModule:
         module = StageModule(model, index, model.stages[index])
         with torch.no_grad():
             for name, parameter in module.named_parameters():
+                if model.is_exact:
+                    parameter.fill_(1.0)
+                    continue
                 # no zero biases and no unit scales: they would hide a missing factor
                 fan_in = parameter.shape[-1] if parameter.ndim > 1 else 4
                 parameter.normal_(std=fan_in**-0.5)

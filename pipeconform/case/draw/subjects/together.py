@@ -21,6 +21,7 @@ from pipeconform.case.draw.subjects import (
     compiled,
     dropout,
     evaluation,
+    float32_sums,
     frozen,
     gradient_hooks,
     hooks,
@@ -66,6 +67,7 @@ PARTS_OF_REPLICAS: tuple[Subject, ...] = (
     masters.MASTERS,
     masters.SCALED,
     sources.SOURCES,
+    float32_sums.FLOAT32_SUMS,
 )
 """The subjects that are drawn in replicas: those in which replicas must agree, or have data of their own, too."""
 
@@ -99,8 +101,8 @@ _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
     ),
     (
         (Focus.SHARDED,),
-        (Focus.MASTERS, Focus.SCALED),
-        "fully_shard has a policy of mixed precision of its own, in the place of copies beside its shards",
+        (Focus.MASTERS, Focus.SCALED, Focus.FLOAT32_SUMS),
+        "fully_shard has a policy of mixed precision of its own, in the place of copies and sums beside its shards",
     ),
     (
         (Focus.SHARDED,),
