@@ -172,7 +172,10 @@ def test_nothing_is_drawn_that_is_not_claimed(name: str) -> None:
         assert case.loss.reduction in own.reductions
         assert case.model.container in own.boundary.containers
         # claims of their own, whatever the dtypes of everything else
-        assert focus in (Focus.MASTERS, Focus.SCALED, Focus.FLOAT32_SUMS) or case.model.dtype in own.boundary.dtypes
+        assert (
+            focus in (Focus.MASTERS, Focus.SCALED, Focus.FLOAT32_SUMS)
+            or case.model.dtype in own.boundary.dtypes
+        )
         assert case.model.split is None or (own.tracing and case.model.split.by in own.tracing.splits)
         _assert_claimed(case.world.replicas, own.data_parallel)
 
