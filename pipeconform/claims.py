@@ -431,6 +431,8 @@ class Capabilities:
     optimizers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
     fused_optimizer: bool = False
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
+    tied_stages: Literal["any", "ends"] = "any"
+    """Which stages `Plan.tied` may name: any, or the first and the last only, as input and output embeddings."""
     kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"
     inputs_consumed_by: Literal["first_stage", "all"] = "first_stage"
     """``all``: every rank looks at the inputs. Ranks without the first stage then get finite values instead of NaN, of

@@ -38,7 +38,7 @@ from .agreement import Agreement
 from .batches import BatchCheck, parts_of, sizes_in, taken
 from .claims import CAPABILITIES, ERRORS
 from .float32_sums import Float32Replicas, Float32Sums
-from .front_end import Ties, boundaries_of, share, split_as_planned
+from .front_end import Ties, boundaries_of, copies, share, split_as_planned
 from .link import Lengths, Link
 from .masters import LossScale, Masters
 from .microbatches import merge, merge_gradients
@@ -317,7 +317,8 @@ class ReferencePipeline:
 
     def counted_gradients(self) -> Sequence[Tensor]:
         """The gradients that count in the norm on this rank."""
-        return [p.grad for p in self.own_parameters() if p.grad is not None]
+        elsewhere = copies(self.plan.tied, self.modules)
+        return [p.grad for p in self.own_parameters() if p.grad is not None and p not in elsewhere]
 
     def own_parameters(self) -> Sequence[nn.Parameter]:
         """This rank's parameters, each once."""

@@ -65,6 +65,17 @@ def share(shared: Sequence[Mapping[int, str]], modules: Mapping[int, nn.Module])
             setattr(module.get_submodule(path), last, modules[own[0]].get_parameter(where[own[0]]))
 
 
+def copies(shared: Sequence[Mapping[int, str]], modules: Mapping[int, nn.Module]) -> set[nn.Parameter]:
+    """This rank's parameters whose first holder is a stage of another rank, which counts them in norms."""
+    return {
+        modules[s].get_parameter(name)
+        for where in shared
+        if min(where) not in modules
+        for s, name in where.items()
+        if s in modules
+    }
+
+
 class Ties:
     """This rank's parameters that stages of other ranks use, too; `position` is its place in the pipeline.
 

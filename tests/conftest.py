@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import tenths
 from tests.asked_again import AskedAgain
@@ -17,6 +18,11 @@ from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# a busy machine takes longer than any limit
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 def pytest_addoption(parser):

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -46,7 +48,8 @@ from pipeconform.adapter import (
 from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
-from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients
+from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients, is_wrapped
+from pipeconform.adapters.megatron_ties import MegatronTies, group_of_ends
 from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["Megatron"]
@@ -71,6 +74,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
         | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING, Feature.FLOAT32_SUMS}
+        | {Feature.SHARED_ACROSS_RANKS}
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
     clipping=ClippingClaim(norms=("two",), dtypes=("float32",)),
@@ -78,6 +82,7 @@ _CAPABILITIES = Capabilities(
     reductions=("mean", "sum"),
     sub_groups=True,
     kwargs_scope="stage",
+    tied_stages="ends",
     patience=10.0,
 )
 
@@ -89,6 +94,25 @@ class _Stage(nn.Module):
         super().__init__()
         self.index, self.inner, self.config, self.model_type = index, inner, config, model_type
         self.received: torch.Tensor | None = None
+        # what finalize_model_grads asks of language models
+        self.pre_process, self.share_embeddings_and_output_weights = index == 0, False
+        self.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
+
+    def shares(self, name: str) -> nn.Parameter:
+        """Tell that a parameter is the other end's, too, and return it."""
+        self.share_embeddings_and_output_weights = True
+        self._shared = self.inner.get_parameter(name)
+        return self._shared
+
+    def finish_grad_sync(self, *, force_all_reduce: bool | None = False) -> None:
+        """Nothing is to be reduced over replicas."""
+
+    def scale_gradients(self, factor: float) -> None:
+        """Leave sums undivided, whose microbatches the schedule counts as tokens."""
+
+    def shared_embedding_or_output_weight(self) -> nn.Parameter:
+        """The parameter that the first and the last stage share."""
+        return self._shared
 
     def set_input_tensor(self, tensors: list[torch.Tensor | None]) -> None:
         (self.received,) = tensors
@@ -105,8 +129,10 @@ class _MegatronPipeline:
         plan: Plan,
         others: Mapping[str, dist.ProcessGroup],
         *,
+        ends: dist.ProcessGroup | None,
         steps: type[MegatronSteps],
         replicas: type[MegatronReplicas],
+        ties: type[MegatronTies],
     ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
@@ -119,11 +145,14 @@ class _MegatronPipeline:
         first, second, _ = (1, 1, 1) if edge is None else edge.shape
         config = _config(plan, edge, interleaved=interleaved)
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
+        self._ties = ties(plan, self._stages, ends) if plan.tied else None
         self._replicas: MegatronReplicas | None = None
-        if plan.ranks.num_replicas > 1 or plan.float32_sums:
+        if is_wrapped(plan):
             self._replicas = replicas(plan, self._stages, alone=others["tp"])
             self._replicas.tell(config)
             others = {**others, "dp_cp": self._replicas.group}
+        elif self._ties is not None:
+            self._ties.tell(config)
         self._schedule = partial(
             getattr(schedules, f"forward_backward_{name if len(plan.stages) > 1 else 'no_pipelining'}"),
             forward_step_func=self._forward_step,
@@ -131,7 +160,9 @@ class _MegatronPipeline:
             seq_length=first,  # what these two are called does not matter to the schedule
             micro_batch_size=second,
             p2p_communicator=p2p_communication.P2PCommunicator(group, config),
-            pg_collection=ProcessGroupCollection(pp=group, embd=None, pos_embd=None, **others),
+            pg_collection=ProcessGroupCollection(
+                pp=group, embd=None if self._ties is None else self._ties.group, pos_embd=None, **others
+            ),
         )
         self._sources: list[tuple[Iterator[Microbatch], list[Iterator[Microbatch]]]] = []
         self._apply = step_modules(self._modules, plan.optimizer)
@@ -147,11 +178,13 @@ class _MegatronPipeline:
         for stage in self._stages:
             stage.train(mode is Mode.TRAIN)
         self._loss_kwargs = batch.loss_kwargs
-        reported = self._schedule(
-            data_iterator=self._iterators(batch),
-            num_microbatches=batch.num_microbatches,
-            forward_only=mode is Mode.EVAL,
-        )
+        trains = mode is Mode.TRAIN
+        with nullcontext() if self._ties is None or not trains else self._ties.step():
+            reported = self._schedule(
+                data_iterator=self._iterators(batch),
+                num_microbatches=batch.num_microbatches,
+                forward_only=not trains,
+            )
         if not reported:
             return StepResult()
         losses, outputs = zip(*reported, strict=True)
@@ -198,6 +231,8 @@ class _MegatronPipeline:
 
     def close(self) -> None:
         self._stages.clear()
+        if self._ties is not None:
+            self._ties.close()
 
 
 class Megatron:
@@ -207,6 +242,8 @@ class Megatron:
     """What steps in the place of torch's optimizers."""
     replicas = MegatronReplicas
     """What wraps the stages of replicas."""
+    ties = MegatronTies
+    """What holds the weights that the first and the last stage share."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
@@ -230,9 +267,12 @@ class Megatron:
         from megatron.core.pipeline_parallel import p2p_communication, schedules
 
         run_on(plan.ranks.device, p2p_communication, schedules)
+        ends = group_of_ends(plan) if plan.tied else None
         if plan.ranks.pipeline_rank is None:
             return Bystander()
-        return _MegatronPipeline(plan, self._others, steps=self.steps, replicas=self.replicas)
+        return _MegatronPipeline(
+            plan, self._others, ends=ends, steps=self.steps, replicas=self.replicas, ties=self.ties
+        )
 
 
 def _edge(plan: Plan) -> TensorSpec | None:

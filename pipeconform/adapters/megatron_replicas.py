@@ -12,7 +12,12 @@ from torch import nn
 from pipeconform.adapter import Plan
 from pipeconform.adapters.without_cuda import run_on
 
-__all__ = ["MegatronReplicas", "buffered_gradients"]
+__all__ = ["MegatronReplicas", "buffered_gradients", "is_wrapped"]
+
+
+def is_wrapped(plan: Plan) -> bool:
+    """Whether gradients lie in the buffers of ``DistributedDataParallel``: of replicas, or for float32 sums."""
+    return plan.ranks.num_replicas > 1 or plan.float32_sums
 
 
 class MegatronReplicas:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pipeconform.case.case import Train
+from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 
 __all__ = ["gradient_norm_is_right"]
@@ -26,7 +26,8 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
             for s, right in expected.gradients.items()
             for one in list(evidence.owners(s))[:1]
             for name in right
-            if (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
+            if not _is_copy(evidence.case, s, name)
+            and (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
         ]
         right_norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in found))
         count = sum(gradient.numel() for gradient in found)
@@ -44,3 +45,10 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
                     f"({mine / right_norm if right_norm else math.inf:.6g} times it)"
                 )
                 yield Finding(kind="norm", message=text, step=expected.step, rank=one.rank)
+
+
+def _is_copy(case: Case, stage: int, name: str) -> bool:
+    """Whether the first of the stages that share a parameter is another one: every holder has the same gradient."""
+    from pipeconform.case.build.data import tied_names
+
+    return any(where.get(stage) == name and stage != min(where) for where in tied_names(case))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.distributed as dist
 from torch import Tensor
 
@@ -48,3 +50,11 @@ class TiedTwice(ReferencePipeline):
 
     def gradient_norm(self) -> Tensor | None:
         return _over_ranks(self, _own_squares(self, repeated=True)).sqrt() if self.modules else None
+
+
+@breaks("TRN-17", also=("TRN-21",))
+class CopiesCounted(ReferencePipeline):
+    """What stages of different ranks share counts on each of them, in the norm that is reported and in clipping."""
+
+    def counted_gradients(self) -> Sequence[Tensor]:
+        return [p.grad for p in self.own_parameters() if p.grad is not None]

@@ -218,7 +218,7 @@ def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
     "TRN-17",
     title="Gradient norm over stages",
     level=MUST,
-    about=(Focus.PLAIN, Focus.FROZEN, Focus.TIED, Focus.UNUSED),
+    about=(Focus.PLAIN, Focus.FROZEN, Focus.TIED, Focus.TIED_STAGES, Focus.UNUSED),
     trains=True,
     needs=(Feature.GRADIENT_NORM,),
     promise=(
@@ -228,7 +228,8 @@ def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
 )
 def gradient_norm_over_stages(evidence: Evidence) -> Iterator[Finding]:
     """The norm of all gradients that an implementation reports, for clipping, is the root of the sum of
-    squares over every parameter of every stage, with a tied one counted once, and is the same on every rank.
+    squares over every parameter of every stage, with a tied one counted once, in one stage or in several, and is the
+    same on every rank.
 
     Ranks that clip by different norms train another model, and nothing crashes.
     """

@@ -156,8 +156,8 @@ def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
 )
 def clipped_updates(evidence: Evidence) -> Iterator[Finding]:
     """After an optimizer step that clips, parameters are those of the model whose gradients were scaled by the norm
-    over all stages, the 2-norm or the maximum, with a tied parameter counted once; gradients whose norm is below
-    the limit are not changed.
+    over all stages, the 2-norm or the maximum, with a tied parameter counted once, in one stage or in several;
+    gradients whose norm is below the limit are not changed.
 
     What an engine reports as the norm is one thing (TRN-17), by what it scales is another: ranks that scale by
     their own norms train another model, and the loss still falls.

@@ -47,6 +47,8 @@ MISTAKES = [
     (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-21"),
     (f"{WRONG}:LoadsOnlyTheModel", "megatron-core", "1F1B", "TRN-23"),
     (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-24"),
+    (f"{WRONG}:KeepsEndsApart", "megatron-core", "1F1B", "TRN-8"),
+    (f"{WRONG}:CountsSharedTwice", "megatron-core", "1F1B", "TRN-21"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
 

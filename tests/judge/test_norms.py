@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeconform.case import blocks
+from pipeconform.case.case import Model, Stage
+from pipeconform.case.world import World
+from pipeconform.judge.evidence import Finding
 from pipeconform.observe.array import Array
-from tests.judge.honest import changed, found, honest_example, told
+from tests.judge.honest import changed, found, honest, honest_example, plain_case, told, value_of
 
 
 def _norm(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Array:
@@ -46,3 +50,24 @@ def test_a_norm_that_is_not_finite_is_told() -> None:
     wrong = changed(honest_example("plain"), rank=0, gradient_norm=_norm(float("nan")))
 
     assert told("TRN-17", wrong) == [("norm", 0, 0, None, None)]
+
+
+@pytest.mark.parametrize(("tied", "copies"), [((0, 1), 1), ((0, 2), 1), ((0, 1, 2), 2)])
+def test_what_stages_share_is_counted_once(tied: tuple[int, ...], copies: int) -> None:
+    stages = (Stage(blocks=(blocks.Linear(),)),) * 3
+    world = World(size=3, pipeline_ranks=(0, 1, 2))
+    case = plain_case(model=Model(width=3, stages=stages, tied=tied), world=world)
+    made = honest(case)
+    values = [v.tensor() for own in made.expected.steps[0].gradients.values() for v in own.values() if v]
+    shared = value_of(made, "gradients", 0, "tied").square().sum()
+    whole = torch.stack([value.square().sum() for value in values]).sum()
+
+    def reporting(square: torch.Tensor) -> list[Finding]:
+        norm = Array.of(square.sqrt())
+        so = made
+        for rank in range(3):
+            so = changed(so, rank=rank, gradient_norm=norm)
+        return found("TRN-17", so)
+
+    assert reporting(whole - copies * shared) == []
+    assert [finding.rank for finding in reporting(whole)] == [0, 1, 2]

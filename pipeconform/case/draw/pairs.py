@@ -156,7 +156,8 @@ class Pair:
                 draft = one.contents(d, draft)
         if self.first.form == "replicas":  # masks are recorded of one replica only
             model = with_other_blocks(draft.model, {blocks.Checkpointed: (blocks.Checkpointed(),)})
-            draft = replaced(draft, model=model)
+            # weights tied in replicas are for DPC-5
+            draft = replaced(draft, model=structs.replace(model, tied=()))
         if Focus.OPTIMIZER in self.foci:
             draft = replaced(draft, optimizer=d.pick([Sgd(lr=0.125), Sgd(lr=0.0625, momentum=0.5)]))
         return draft

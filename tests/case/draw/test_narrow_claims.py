@@ -93,6 +93,7 @@ NARROWED: Mapping[str, Capabilities] = {
             ("optimizers", ("sgd",)),
             ("optimizers", ("adam",)),
             ("sub_groups", False),
+            ("tied_stages", "ends"),
             ("kwargs_scope", "stage"),
             ("kwargs_scope", "pipeline"),
             ("tracing", None),
@@ -170,6 +171,7 @@ def test_nothing_is_drawn_that_is_not_claimed(name: str) -> None:
         assert all(is_claimed(one, claim, capabilities) for one in about), focus
         assert case.loss.kind in own.losses
         assert case.loss.reduction in own.reductions
+        assert own.tied_stages == "any" or case.model.tied in ((), (0, case.num_stages - 1))
         assert case.model.container in own.boundary.containers
         # claims of their own, whatever the dtypes of everything else
         assert (

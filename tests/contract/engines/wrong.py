@@ -13,6 +13,7 @@ from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
+from pipeconform.adapters.megatron_ties import MegatronTies
 from pipeconform.adapters.torchgpipe import TorchGPipe
 
 
@@ -129,3 +130,27 @@ class FinishesReplicasTwice(Megatron):
     """Reduces the gradients of replicas once more; the mean of equal gradients is right."""
 
     replicas = _Twice
+
+
+class _OwnEnd(MegatronTies):
+    def __init__(self, plan, stages, group):
+        super().__init__(plan, stages, None)
+
+
+class KeepsEndsApart(Megatron):
+    """The schedule gets no group of the pipeline's ends, and so adds up no gradients of what they share."""
+
+    ties = _OwnEnd
+
+
+class _CountedTwice(MegatronTies):
+    def __init__(self, plan, stages, group):
+        super().__init__(plan, stages, group)
+        if self._weight is not None:
+            self._weight.shared = False
+
+
+class CountsSharedTwice(Megatron):
+    """The last stage's copy of what both ends share is not marked as one, so norms count it twice."""
+
+    ties = _CountedTwice

@@ -11,6 +11,7 @@ from pipeconform.case.case import Case, Clip, FloatType, Optimize, Sgd, Zero
 from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing, usual_dtypes
 from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.draw.subjects.tied_stages import can_tie, tied
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature
 
@@ -35,10 +36,17 @@ def _dtypes(own: Capabilities) -> list[FloatType]:
     return [kind for kind in usual_dtypes(own.boundary) if kind in own.clipping.dtypes]
 
 
+def _ties_stages(d: Drawing) -> bool:
+    """Whether stages can share a weight, of which norms must count one copy."""
+    return "mse" in d.capabilities.losses and can_tie(d.claim, d.capabilities)
+
+
 def _contents(d: Drawing, draft: Draft) -> Draft:
     norms = [norm for norm in _NORMS if norm in d.capabilities.clipping.norms]
     clip = Clip(limit=d.pick(_LIMITS), norm=d.pick(norms))
-    if Feature.SHARED_IN_STAGE in d.features:
+    if _ties_stages(d) and d.pick((False, True)):
+        draft = replaced(draft, model=tied(d, draft.model))
+    elif Feature.SHARED_IN_STAGE in d.features:
         draft = in_some_stage(blocks.Tied())(d, draft)
     return replaced(draft, optimizer=Sgd(lr=0.125, clip=clip))
 

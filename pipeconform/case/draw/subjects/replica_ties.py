@@ -10,6 +10,7 @@ from pipeconform.case.draw.changes import changed_model, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.replicas import in_ddp, replicated, with_one_pipeline
 from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.draw.subjects.tied_stages import can_tie_ranks, ties_of
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
@@ -18,14 +19,14 @@ def _tied(d: Drawing, draft: Draft) -> Draft:
     """Tie two stages of different ranks; on one rank, two wrappers would hold the shared parameter."""
     num = d.num_stages
     owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num)
-    pairs = [(a, b) for a in range(num) for b in range(a + 1, num) if owners[a] != owners[b]]
+    pairs = [(a, b) for a, b in ties_of(d, num) if owners[a] != owners[b]]
     model = structs.replace(draft.model, tied=d.pick(pairs))
     steps = (draft.train, Optimize(), Zero(set_to_none=True)) * d.pick([2, 3, 4])
     return replaced(draft, model=model, program=steps[:-1])
 
 
 def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:
-    return own.data_parallel is not None and "ddp" in own.data_parallel.wrappers and claim.max_ranks > 1
+    return own.data_parallel is not None and "ddp" in own.data_parallel.wrappers and can_tie_ranks(claim, own)
 
 
 REPLICA_TIES = Subject(
