@@ -25,7 +25,7 @@ class Float32Sums:
         self._sums: dict[Tensor, Tensor] = {}
         for parameter in parameters:
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._take)
+                parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
     def of(self, parameter: Tensor) -> Tensor | None:
         """The sum, in float32; None if there was no gradient since the sums were cleared."""
