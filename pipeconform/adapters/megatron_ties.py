@@ -56,8 +56,10 @@ class MegatronTies:
             return
         earlier = gradient.clone()
         gradient.zero_()  # in place: it may lie in a buffer
-        yield
-        getattr(self._weight, name).add_(earlier)
+        try:
+            yield
+        finally:
+            getattr(self._weight, name).add_(earlier)
 
     def close(self) -> None:
         """Destroy the group."""

@@ -7,6 +7,7 @@ if something other than the CPU is wanted.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -38,6 +39,11 @@ _TIMING: Mapping[str, str] = {"TORCH_NCCL_ENABLE_TIMING": "1"}
 _FIRST_SHARING_NCCL = (2, 30)
 
 _PROBE_LIMIT = 120.0  # seconds
+_PROBE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from pipeconform.ranks.probing import main; main(sys.argv[1])"
+)
+"""With our own path: pipeconform need not be installed."""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -160,7 +166,7 @@ def probe(device: str) -> Machine:
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
-            [sys.executable, "-m", "pipeconform.ranks.probing", device],
+            [sys.executable, "-c", _PROBE, device, json.dumps(sys.path)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

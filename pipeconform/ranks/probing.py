@@ -1,4 +1,4 @@
-"""What this machine has of one device type, as JSON: ``python -m pipeconform.ranks.probing cuda`` or ``auto``.
+"""What this machine has of one device type, or of its accelerator (``auto``), as JSON.
 
 A process of its own, because asking CUDA for its devices would keep ranks from being forked.
 """
@@ -10,19 +10,18 @@ import ctypes
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["driver_release", "nccl_release"]
+__all__ = ["driver_release", "main", "nccl_release"]
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def main() -> None:
+def main(wanted: str) -> None:
     """Print what was found; the last line is the answer, since vendors' packages may print before it."""
-    print(json.dumps(_found(sys.argv[1])))
+    print(json.dumps(_found(wanted)))
 
 
 def _found(wanted: str) -> dict[str, Any]:
@@ -86,7 +85,3 @@ def nccl_release() -> tuple[int, int, int] | None:
     except (OSError, AttributeError):
         return None
     return number.value // 10_000, number.value // 100 % 100, number.value % 100
-
-
-if __name__ == "__main__":
-    main()
