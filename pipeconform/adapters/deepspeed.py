@@ -66,6 +66,10 @@ _CAPABILITIES = Capabilities(
 )
 
 
+# averaged in bfloat16 by default, even if there is a single replica
+_FLOAT32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+
+
 class _DeepSpeedPipeline:
     """One rank's engine."""
 
@@ -99,9 +103,7 @@ class _DeepSpeedPipeline:
                 "gradient_accumulation_steps": plan.num_microbatches,
                 "gradient_clipping": 0.0 if plan.clipping is None else plan.clipping.max_norm,
                 "bf16": {"enabled": plan.master_weights or plan.float32_sums},
-                # bfloat16 by default, in which sums are averaged even if there is a single replica
-                **({"communication_data_type": "fp32"} if plan.float32_sums else {}),
-                "data_types": {"grad_accum_dtype": "fp32"} if plan.float32_sums else {},
+                **(_FLOAT32_SUMS if plan.float32_sums else {}),
                 "zero_optimization": {"stage": zero},
                 "zero_allow_untested_optimizer": True,
                 "steps_per_print": 10**9,

@@ -175,10 +175,10 @@ class _MegatronPipeline:
         return self._modules
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
-        for stage in self._stages:
-            stage.train(mode is Mode.TRAIN)
-        self._loss_kwargs = batch.loss_kwargs
         trains = mode is Mode.TRAIN
+        for stage in self._stages:
+            stage.train(trains)
+        self._loss_kwargs = batch.loss_kwargs
         with nullcontext() if self._ties is None or not trains else self._ties.step():
             reported = self._schedule(
                 data_iterator=self._iterators(batch),
@@ -189,7 +189,7 @@ class _MegatronPipeline:
             return StepResult()
         losses, outputs = zip(*reported, strict=True)
         merged = tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs)
-        return StepResult(output=merged, losses=losses if mode is Mode.TRAIN else None)
+        return StepResult(output=merged, losses=losses if trains else None)
 
     def _iterators(self, batch: Batch) -> list[Iterator[Microbatch]]:
         """One for every stage of this rank; those of a source go on in the next step."""

@@ -32,11 +32,11 @@ class MegatronReplicas:
         from megatron.core.process_groups_config import ProcessGroupCollection
 
         run_on(plan.ranks.device, param_and_grad_buffer)
-        self.group = plan.ranks.replica_groups.get(stages[0].index, alone)
+        own_groups = [plan.ranks.replica_groups.get(stage.index, alone) for stage in stages]
+        self.group = own_groups[0]
         """Of one of the stages; those of the others have the same ranks."""
         self.stages: list[Any] = []
-        for number, stage in enumerate(stages):
-            own = plan.ranks.replica_groups.get(stage.index, alone)
+        for number, (stage, own) in enumerate(zip(stages, own_groups, strict=True)):
             groups = ProcessGroupCollection(
                 dp=own, dp_cp=own, expt_dp=alone, tp=alone, ep=alone, pp=plan.ranks.pipeline_group
             )

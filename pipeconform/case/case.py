@@ -232,12 +232,8 @@ def _contradictions(case: Case) -> Iterator[str]:
     if isinstance(case.optimizer, Sgd):
         yield from _contradictory_updates(case, case.optimizer)
     yield from impossible_model(model)
-    if model.is_exact and any(run.batch_size != run.num_microbatches for run in case.runs):
-        yield "each microbatch of a model with gain blocks has one sample: sums over several would be rounded"
-    if model.is_exact and (
-        case.optimizer is not None or any(isinstance(step, Load) for step in case.program)
-    ):
-        yield "the factors of a model with gain blocks stay 1: it has no optimizer and loads nothing"
+    if model.is_exact:
+        yield from _inexact(case)
     if bool(model.classes) != (case.loss.kind == "cross_entropy"):
         yield (
             f"model.classes is {model.classes}, but the loss is {case.loss.kind}: "
@@ -250,6 +246,14 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
     if model.split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
+
+
+def _inexact(case: Case) -> Iterator[str]:
+    """What is done with an exact model that rounds."""
+    if any(run.batch_size != run.num_microbatches for run in case.runs):
+        yield "each microbatch of a model with gain blocks has one sample: sums over several would be rounded"
+    if case.optimizer is not None or any(isinstance(step, Load) for step in case.program):
+        yield "the factors of a model with gain blocks stay 1: it has no optimizer and loads nothing"
 
 
 def _contradictory_updates(case: Case, optimizer: Sgd) -> Iterator[str]:

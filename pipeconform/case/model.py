@@ -172,6 +172,11 @@ class Model(Strict, frozen=True, kw_only=True):
         """Whether nothing is rounded when one sample passes forward and backward; sums of samples may be."""
         return any(isinstance(block, Gain) for block in self.blocks())
 
+    @property
+    def sums_in_float32(self) -> bool:
+        """Whether its gradients are to be added up in float32 although its parameters have 16 bits."""
+        return self.is_exact and self.dtype == "bfloat16"
+
 
 def impossible_model(model: Model) -> Iterator[str]:
     """Yield the reasons why a model is impossible."""

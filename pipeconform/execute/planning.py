@@ -137,7 +137,7 @@ def plan_of(
         clipping=clipping,
         master_weights=isinstance(case.optimizer, Sgd) and case.optimizer.masters,
         loss_scaling=scaling,
-        float32_sums=case.model.is_exact and case.model.dtype == "bfloat16",
+        float32_sums=case.model.sums_in_float32,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

@@ -75,7 +75,7 @@ def _per_stage(
 
 def _has_float32_gradients(case: Case) -> bool:
     """Whether gradients are added up in float32, or belong to float32 copies of the parameters."""
-    return case.model.is_exact or (isinstance(case.optimizer, Sgd) and case.optimizer.masters)
+    return case.model.sums_in_float32 or (isinstance(case.optimizer, Sgd) and case.optimizer.masters)
 
 
 def _rounded(values: Named, *, like: Named) -> Named:

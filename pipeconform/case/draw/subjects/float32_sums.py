@@ -5,16 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, LossSpec, Stage, Zero
+from pipeconform.case.case import LossSpec, Stage, Zero
 from pipeconform.case.draw.changes import changed_model, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, Feature, ScheduleClaim
-
-
-def _squares(claim: ScheduleClaim, capabilities: Capabilities) -> bool:
-    return "mse" in capabilities.losses
+from pipeconform.claims import Feature
 
 
 def _exact(d: Drawing, draft: Draft) -> Draft:
@@ -30,17 +26,12 @@ def _several_steps(d: Drawing, draft: Draft) -> Draft:
     return replaced(draft, program=(train, Zero(set_to_none=True), train))
 
 
-def _in_float32(case: Case) -> Case:
-    return changed_model(case, dtype="float32")
-
-
 FLOAT32_SUMS = Subject(
     focus=Focus.FLOAT32_SUMS,
     needs=frozenset({Feature.FLOAT32_SUMS}),
     squares=True,
     trains=True,
-    claimed=_squares,
-    found=lambda case: case.model.is_exact and case.model.dtype == "bfloat16",
+    found=lambda case: case.model.sums_in_float32,
     rarity=2,
     several_microbatches=True,
     batch_size=lambda d, default: d.num_microbatches,
@@ -48,7 +39,7 @@ FLOAT32_SUMS = Subject(
     dtype=lambda d: "bfloat16",
     contents=_exact,
     program=_several_steps,
-    without=_in_float32,
+    without=lambda case: changed_model(case, dtype="float32"),
     control="with a model in float32",
     alters="dtype",
 )
