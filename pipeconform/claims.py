@@ -468,6 +468,10 @@ class Capabilities:
         """The claim for the schedule called `name`, or None if it is not claimed."""
         return next((claim for claim in self.schedules if claim.name == name), None)
 
+    def ties(self, stages: tuple[int, ...], *, num_stages: int) -> bool:
+        """Whether these stages may share a parameter, on whichever ranks they are."""
+        return self.tied_stages == "any" or stages == (0, num_stages - 1)
+
     def under(self, claim: ScheduleClaim | None) -> Capabilities:
         """What is claimed under one schedule: everything but the features that it lacks, with its own boundaries."""
         if claim is None or not (self.features & claim.lacks or claim.boundary):

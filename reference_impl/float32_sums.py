@@ -42,12 +42,15 @@ class Float32Sums:
         for total in self._sums.values():
             total.zero_()
 
+    def fill(self, parameter: Tensor) -> None:
+        """Begin a sum with zeros, if there is none."""
+        self._sums.setdefault(parameter, torch.zeros_like(parameter, dtype=torch.float32))
+
     @torch.no_grad()
     def average(self, parameter: Tensor, groups: Sequence[dist.ProcessGroup]) -> None:
-        """Replace a sum by its mean over the ranks of the groups; a rank without one has zeros."""
-        total = self._sums.setdefault(parameter, torch.zeros_like(parameter, dtype=torch.float32))
+        """Replace a sum by its mean over the ranks of the groups."""
         for group in groups:
-            self.reduce(total, group)
+            self.reduce(self._sums[parameter], group)
 
     def reduce(self, total: Tensor, group: dist.ProcessGroup) -> None:
         """Replace a sum by its mean over the ranks of a group."""
@@ -76,17 +79,14 @@ class Float32Replicas(Replicas):
         """What the replicas do around a step without sums."""
         return self._inner.step()
 
-    def reduce(self, *, failed: bool) -> None:
-        """Average the sums over the replicas.
-
-        Raises:
-            PeerError: A replica (possibly this one) `failed`; no sum was changed.
-        """
-        trained = [p for p in self.module.parameters() if p.requires_grad]
-        for parameter, used in zip(trained, self._agree(trained, failed=failed), strict=True):
-            if used:
-                self._sums.average(parameter, self.groups)
+    def fill(self, parameter: Tensor) -> None:
+        """Give a parameter that only other replicas used a sum of zeros."""
+        self._sums.fill(parameter)
 
     def has_gradient(self, parameter: Tensor) -> bool:
         """Whether this replica has a sum of it."""
         return self._sums.of(parameter) is not None
+
+    def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        for parameter in used:
+            self._sums.average(parameter, self.groups)

@@ -53,8 +53,12 @@ class Replicas:
         trained = [p for p in self.module.parameters() if p.requires_grad]
         used = [p for p, yes in zip(trained, self._agree(trained, failed=failed), strict=True) if yes]
         for p in used:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            self.fill(p)
         self._average(used, trained)
+
+    def fill(self, parameter: Tensor) -> None:
+        """Give a parameter that only other replicas used a gradient of zeros."""
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
     def has_gradient(self, parameter: Tensor) -> bool:
         """Whether this replica has a gradient of it."""

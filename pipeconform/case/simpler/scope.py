@@ -98,8 +98,7 @@ class Scope:
         placed = [min(ranks) for ranks in owners]
         if not all(has_neighbour(hand.mistake, stage=hand.stage, placed=placed) for hand in hands):
             return False
-        ends = (0, len(model.stages) - 1)
-        if model.tied and self.limits.capabilities.tied_stages == "ends" and model.tied != ends:
+        if model.tied and not self.limits.capabilities.ties(model.tied, num_stages=len(model.stages)):
             return False
         ranks = [owners[s] for s in model.tied]
         across, inside = len(set(ranks)) > 1, len(set(ranks)) < len(ranks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from msgspec import structs
 
 from pipeconform.adapter import placement_of
@@ -32,9 +34,8 @@ def can_tie_ranks(claim: ScheduleClaim, own: Capabilities) -> bool:
 
 def ties_of(d: Drawing, num_stages: int) -> list[tuple[int, int]]:
     """The pairs of stages that may be tied, wherever they are."""
-    if d.capabilities.tied_stages == "ends":
-        return [(0, num_stages - 1)]
-    return [(a, b) for a in range(num_stages) for b in range(a + 1, num_stages)]
+    pairs = itertools.combinations(range(num_stages), 2)
+    return [pair for pair in pairs if d.capabilities.ties(pair, num_stages=num_stages)]
 
 
 def tied(d: Drawing, model: Model) -> Model:
