@@ -32,7 +32,18 @@ __all__ = ["main"]
     help="Address at which ranks on other hosts reach those here.  [default: the one used to reach the controller]",
 )
 @click.option(
-    "--device-index", metavar="N", type=click.IntRange(min=0), help="[default: the launcher's local rank]"
+    "--device-index",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="[default: the launcher's local rank, and --first-device more]",
+)
+@click.option(
+    "--first-device",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The device of local rank 0: the devices before it are those of other agents.",
 )
 @click.option(
     "--wait",
@@ -53,6 +64,7 @@ def main(
     token_file: Path | None,
     address: str | None,
     device_index: int | None,
+    first_device: int,
     wait: float,
     guest: bool,
 ) -> None:
@@ -76,6 +88,7 @@ def main(
                 say=_say,
                 address=address,
                 device_index=device_index,
+                first_device=first_device,
                 wait=wait,
             )
         except NoController as error:

@@ -49,13 +49,14 @@ def serve(
     say: Callable[[str], None],
     address: str | None = None,
     device_index: int | None = None,
+    first_device: int = 0,
     wait: float = 300.0,
 ) -> None:
     """Connect to the controller at `host`:`port`, serve it, and return when it says goodbye.
 
     Waits up to `wait` seconds for a controller to be there. Ranks elsewhere reach the ones here at `address`, by
     default the source address of the connection. `device_index` is the index of the host's device that
-    ranks here use, by default the launcher's local rank.
+    ranks here use, by default the launcher's local rank after `first_device`, the device of local rank 0.
 
     Raises:
         UsageError: the controller refuses this agent, or does not know the token.
@@ -70,7 +71,7 @@ def serve(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     forget_launcher(os.environ)
-    index = identity.local_rank if device_index is None else device_index
+    index = first_device + identity.local_rank if device_index is None else device_index
     agent = _Agent(link, listen=identity.address, device_index=index)
     try:
         # launchers end their workers with SIGTERM; the ranks must end first

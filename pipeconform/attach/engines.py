@@ -49,15 +49,17 @@ class Engine(Protocol):
         """The command that replaces the one with this index, for the `attempt`-th time."""
 
 
-def engine_of(name: str, *, device_type: str = "cpu", environment: Mapping[str, str] | None = None) -> Engine:
-    """The engine of ``--on``.
+def engine_of(
+    name: str, *, device_type: str = "cpu", first: int = 0, environment: Mapping[str, str] | None = None
+) -> Engine:
+    """The engine of ``--on``. `first` agents are those of other processes of the run, whose devices are left alone.
 
     Raises:
         UsageError: the engine is unknown, is not installed, or has given this process nothing to start agents on.
     """
     known = os.environ if environment is None else environment
     if name == "torchrun":
-        return Torchrun()
+        return Torchrun(first=first)
     if name == "ray":
         if find_spec("ray") is None:
             raise UsageError("--on ray needs Ray, which is not installed: pip install 'pipeconform[ray]'")
@@ -72,7 +74,9 @@ def engine_of(name: str, *, device_type: str = "cpu", environment: Mapping[str, 
     if which("srun") is None:
         raise UsageError("--on slurm needs the command srun, which is not on the PATH of this process")
     nodes = known.get("SLURM_JOB_NUM_NODES", "1")
-    return Slurm(nodes=int(nodes) if nodes.isdecimal() else 1, node=known.get("SLURMD_NODENAME", ""))
+    return Slurm(
+        nodes=int(nodes) if nodes.isdecimal() else 1, node=known.get("SLURMD_NODENAME", ""), first=first
+    )
 
 
 def _agent(controller: str, *, wait: int = _WAIT) -> tuple[str, ...]:
@@ -94,6 +98,8 @@ class Slurm:
     nodes: int
     node: str = ""
     """Slurm's name of this node."""
+    first: int = 0
+    """The number of the first agent."""
     title: str = "Slurm's step"
     restarts_itself: bool = False
 
@@ -108,12 +114,13 @@ class Slurm:
 
     def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
         """A step on the next node each time: the last one may be gone."""
+        place = self.first + number
         return (
             "srun",
-            *("--ntasks=1", "--nodes=1", f"--relative={(number + attempt) % self.nodes}"),
+            *("--ntasks=1", "--nodes=1", f"--relative={(place + attempt) % self.nodes}"),
             # steps share what the job has; each agent takes its node's device by number
             *("--overlap", "--unbuffered", "--kill-on-bad-exit=0", "--job-name=pipeconform-agent"),
-            *(sys.executable, *_agent(controller), "--device-index", str(number // self.nodes)),
+            *(sys.executable, *_agent(controller), "--device-index", str(place // self.nodes)),
         )
 
 
@@ -121,6 +128,8 @@ class Slurm:
 class Torchrun:
     """One torchrun on this machine, which restarts its workers."""
 
+    first: int = 0
+    """The device of the first worker."""
     title: str = "torchrun"
     host: str = "127.0.0.1"
     restarts_itself: bool = True
@@ -128,9 +137,8 @@ class Torchrun:
     def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
         """One command for all agents."""
         numbers = (f"--nproc-per-node={agents}", f"--max-restarts={_RESTARTS}", "--standalone")
-        return (
-            (sys.executable, "-m", "torch.distributed.run", *numbers, *_agent(controller, wait=_WAIT_HERE)),
-        )
+        agent = (*_agent(controller, wait=_WAIT_HERE), "--first-device", str(self.first))
+        return ((sys.executable, "-m", "torch.distributed.run", *numbers, *agent),)
 
     def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
         """Not asked for: torchrun restarts what ends, and its own end is the end of all."""

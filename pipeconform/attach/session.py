@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl"}
+_LAST_PORT = 65535
 _SOURCE_TASK = "pipeconform.execute.source:answer"
 _SOURCE_LIMIT = 180.0  # seconds to import the implementation
 
@@ -50,6 +51,22 @@ class Attach:
     token_file: Path | None = None
     engine: str = ""
     """What starts the agents, such as ``slurm``; empty if others do."""
+    part: int = 0
+    """The number of this process among those of a run with ``-n``: each has agents of its own."""
+
+    def of_part(self, part: int) -> Attach:
+        """The settings of the process with this number: process 0 listens on the port, process 1 on the next one, ….
+
+        Raises:
+            UsageError: there is no such port.
+        """
+        port = self.port + part if self.port else 0  # 0: any that is free
+        if port > _LAST_PORT:
+            raise UsageError(
+                f"--attach {self.host}:{self.port} with -n: each process listens on a port of its own, and {port} is "
+                f"none; the last is {_LAST_PORT}"
+            )
+        return replace(self, port=port, part=part)
 
 
 _kept: dict[Attach, Controller] = {}
@@ -117,18 +134,19 @@ def controller_of(
     if attach in _kept:
         yield _kept[attach]
         return
-    engine = engine_of(attach.engine, device_type=devices.device_type) if attach.engine else None
+    least = largest if attach.least is None else attach.least
+    agents = max(least, largest)
+    engine = None
+    if attach.engine:
+        engine = engine_of(attach.engine, device_type=devices.device_type, first=attach.part * agents)
     token = read_token(attach.token_file) if engine is None else secrets.token_hex(32).encode()
     host = attach.host or ("" if engine is None else engine.host)
     with ExitStack() as stack:
         hub = Hub(host, attach.port, token=token, say=say)
         stack.callback(hub.close)
-        least = largest if attach.least is None else attach.least
         if engine is not None:  # its processes end when their agents have been sent home
-            agents = supervised(
-                engine, agents=max(least, largest), controller=hub.address, token=token.decode(), say=say
-            )
-            stack.enter_context(agents)
+            started = supervised(engine, agents=agents, controller=hub.address, token=token.decode(), say=say)
+            stack.enter_context(started)
             stack.callback(hub.close)
         say(f"listens on {hub.address} for agents; needs {least}, waits up to {attach.patience:g} s")
         controller = Controller(hub, least=least, patience=attach.patience, devices=devices, say=say)

@@ -107,6 +107,7 @@ class ForkServer:
         preload: Sequence[str] = PRELOAD,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
+        _require_working_folder()
         self.environment = Environment() if environment is None else environment
         self._selector = selectors.DefaultSelector()
         self._groups: dict[int, Group] = {}
@@ -324,6 +325,17 @@ class ForkServer:
             for group in list(self._groups.values()):
                 self.discard(group)
             self._end()
+
+
+def _require_working_folder() -> None:
+    """Say in plain words why torch could not be imported, which would end the server with a message about a library."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise PoolError(
+            f"the folder that this process was started in cannot be used any more ({error.strerror}), and torch cannot "
+            f"be imported there; run pipeconform in a folder that stays"
+        ) from error
 
 
 def tail(path: Path) -> str:

@@ -81,7 +81,11 @@ def _attach(config: pytest.Config) -> Attach | None:
         token_file=None if file is None else Path(file),
         on=get("pipeconform_on"),
     )
-    if chosen is not None and (is_worker(config) or distributes(config)):
-        given = "--on" if chosen.engine else "--attach"
-        raise UsageError(f"{given} and -n do not go together: one controller drives all agents")
+    if chosen is not None and not chosen.engine and (is_worker(config) or distributes(config)):
+        if chosen.port == 0:
+            raise UsageError(
+                f"--attach {chosen.host}:0 and -n do not go together: each process listens on a port of its own, of "
+                f"which agents must know the number; give the first port"
+            )
+        chosen.of_part(len(get("tx") or ()) - 1)  # there must be ports for all
     return chosen

@@ -8,6 +8,7 @@ errors.
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
@@ -37,6 +38,7 @@ from pipeconform.showing import shown, shown_json, shown_line
 from pipeconform.supported import import_torch, require_supported_torch, torch_version, why_untested
 
 if TYPE_CHECKING:
+    from pipeconform.attach.session import Attach
     from pipeconform.report.progress import Progress
     from pipeconform.report.terminal import LiveView
     from pipeconform.session.judging import Judging
@@ -149,7 +151,11 @@ class PytestRun:
             self._judging = self._start_judging()
         except (UsageError, ContractError, HarnessError) as error:
             is_usage, ours = isinstance(error, UsageError), isinstance(error, HarnessError)
-            refusal = Refusal(f"the harness failed: {error}" if ours else str(error), is_usage)
+            refusal = Refusal(
+                f"the harness failed: {error}" if ours else str(error),
+                is_usage,
+                lacks_agents=isinstance(error, TooFewAgentsError),
+            )
             if not self.is_worker:
                 _refuse(refusal)
             self._in_folder.say(self._worker, refusal)
@@ -170,8 +176,18 @@ class PytestRun:
             shared, earlier = self._share.folder, self._share.earlier
         if self.journal is not None:  # or those of this run before it was resumed
             earlier = self.journal.earlier
-        options = dataclasses.replace(self.options, share=shared, earlier=earlier, coverage=self._coverage)
+        options = dataclasses.replace(
+            self.options, share=shared, earlier=earlier, coverage=self._coverage, attach=self._attach()
+        )
         return Judging(options, stack=self._stack, listener=self._progress, journal=self.journal)
+
+    def _attach(self) -> Attach | None:
+        """Where this process listens for agents: each worker of a distributed run has agents of its own."""
+        attach = self.options.attach
+        if attach is None or not self.is_worker:
+            return attach
+        lease = self._stack.enter_context(self._in_folder.part(workers=self._workers))
+        return attach.of_part(lease.indices[0])
 
     @property
     def _in_folder(self) -> Share:
@@ -204,7 +220,7 @@ class PytestRun:
         try:
             cell = self.judging.judge(*item.cell)
         except TooFewAgentsError as error:
-            pytest.exit(f"the harness failed: {error}", returncode=3)
+            self._give_up(Refusal(f"the harness failed: {error}", is_usage=False, lacks_agents=True))
         item.user_properties.append((CELL, shown_json(msgspec.json.encode(cell).decode())))  # for junit.xml
         if cell.status in ("not_claimed", "skipped", "nothing_compared", "blocked"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
@@ -215,6 +231,14 @@ class PytestRun:
             from pipeconform.report.text import describe_cell, headline
 
             raise ViolatedError(shown_line(headline(cell)), shown(describe_cell(cell)))
+
+    def _give_up(self, refusal: Refusal) -> NoReturn:
+        """End the run in the middle."""
+        if not self.is_worker:
+            _refuse(refusal)
+        self._in_folder.say(self._worker, refusal)
+        self.close()
+        os._exit(3)  # xdist does not expect that a worker ends its session early; that one is gone, it does
 
     def _progress(self, progress: Progress) -> None:
         if self._watched is not None:
@@ -241,7 +265,7 @@ class PytestRun:
             return
         worker = node.gateway.id
         said = self._in_folder.said(worker)
-        if isinstance(said, Refusal) and (said.is_usage or not self.gathered.cells):
+        if isinstance(said, Refusal) and (said.is_usage or said.lacks_agents or not self.gathered.cells):
             _refuse(said)
         Bulletins(self._in_folder.folder).remove(worker)
         self._ends += 1

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.campaign.told import Told, Weight
+from pipeconform.ranks.leases import Lease, Leases
 from pipeconform.report.location import RESULT_NAME
 
 __all__ = ["Refusal", "Share", "Started"]
@@ -22,6 +23,7 @@ _EARLIER = "earlier.json"
 _ENDED = ".ended"
 _SAID = ".said"
 _COVERAGE = "coverage"
+_PATIENCE = 30.0  # seconds for the end of a worker that another one replaces
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -33,11 +35,13 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """A worker cannot judge."""
+    """A worker cannot judge, or cannot go on."""
 
     text: str
     is_usage: bool
     """Whether the user asked for something impossible; otherwise the harness failed."""
+    lacks_agents: bool = False
+    """Whether it has too few agents, so that another process in its place would have to wait for them, too."""
 
 
 class Share:
@@ -85,6 +89,15 @@ class Share:
         """Record that a worker has finished."""
         with suppress(OSError):
             (self.folder / f"{worker}{_ENDED}").touch()
+
+    def part(self, *, workers: int) -> Lease:
+        """The lease of a number below `workers` that no other worker has; one that replaces another gets its number.
+
+        Raises:
+            PoolError: there are more workers than numbers.
+        """
+        numbers = Leases("part", tuple(map(str, range(workers))), folder=self.folder)
+        return numbers.take(1, patience=_PATIENCE)
 
     def num_ended(self) -> int:
         """How many workers have finished."""

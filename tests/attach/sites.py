@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -27,6 +28,14 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def two_free_ports() -> tuple[int, int]:
+    """Two in a row, as a run with two processes listens on."""
+    while True:
+        first = free_port()
+        with contextlib.suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", first + 1)):
+            return first, first + 1
 
 
 def wait_for(

@@ -32,12 +32,25 @@ def test_slurms_steps_go_to_the_nodes_in_turn_and_a_replacement_to_the_next_one(
     assert engine.again(3, attempt=0, controller="h:1")[-2:] == ("--device-index", "1")
 
 
+def test_the_steps_of_another_process_go_on_where_those_of_the_first_end():
+    first, second = Slurm(nodes=2), Slurm(nodes=2, first=3)
+    places = [
+        (next(part for part in command if part.startswith("--relative")), command[-1])
+        for engine in (first, second)
+        for command in engine.commands(3, controller="h:1")
+    ]
+
+    # three agents each on two nodes of three devices: no device has two
+    assert places == [(f"--relative={n % 2}", str(n // 2)) for n in range(6)]
+
+
 def test_torchrun_starts_all_agents_with_one_command():
-    (command,) = Torchrun().commands(3, controller="h:1")
+    (command,) = Torchrun(first=6).commands(3, controller="h:1")
 
     assert "--nproc-per-node=3" in command
-    assert command[-7:-3] == ("-m", "pipeconform.agent", "--controller", "h:1")
-    assert command[-1] == "--guest"
+    agent = command[command.index("pipeconform.agent") - 1 :]
+    assert agent[:4] == ("-m", "pipeconform.agent", "--controller", "h:1")
+    assert agent[-3:] == ("--guest", "--first-device", "6")
 
 
 def test_ray_keeps_all_agents_running_by_one_process_and_gives_each_a_gpu_where_ranks_need_one():
@@ -142,18 +155,30 @@ def test_a_command_that_is_not_there_is_the_harness_failure(lines):
 @pytest.mark.slow
 def test_a_run_on_torchrun_finds_what_a_local_one_finds(typed, tmp_path):
     wrong = "pipeconform.reference_impl.faults.scale:NotDivided"
-    asked = ("--requirements", "TRN-3,FWD-1", "--schedules", "GPipe", "--ranks", "1-2", "--examples", "2")
+    asked = (
+        "--requirements",
+        "TRN-3,FWD-1",
+        "--schedules",
+        "GPipe,1F1B",
+        "--ranks",
+        "1-2",
+        "--examples",
+        "2",
+    )
     results = []
-    for more in ((), ("--on", "torchrun")):
+    for more in ((), ("--on", "torchrun"), ("--on", "torchrun", "-n", "2")):
         out = "-".join(("out", *more)).replace("--", "")
         code, said, err = typed("run", "--impl", wrong, "--profile", "smoke", *asked, *more, "--out", out)
         assert code == 1, said + err
         cells = json.loads((tmp_path / out / "result.json").read_text())["cells"]
-        results.append(
-            [(c["requirement"], c["status"], [v["id"] for v in c.get("violations", [])]) for c in cells]
-        )
+        results.append([(c["requirement"], c["schedule"], c["status"], violated(c)) for c in cells])
 
-    assert results[0] == results[1]
+    assert len(results[0]) == 4
+    assert results[0] == results[1] == results[2]
+
+
+def violated(cell):
+    return [one["id"] for one in cell.get("violations", [])]
 
 
 @pytest.mark.slow

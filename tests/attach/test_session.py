@@ -7,7 +7,7 @@ import socket
 import msgspec
 import pytest
 
-from pipeconform.attach.session import attached_devices, require_same_source
+from pipeconform.attach.session import attach_of, attached_devices, require_same_source
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
@@ -16,7 +16,7 @@ from pipeconform.errors import UsageError
 from pipeconform.execute.source import Source
 from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import read_result
-from tests.attach.sites import GUARD, TOKEN, free_port, wait_for
+from tests.attach.sites import GUARD, TOKEN, free_port, two_free_ports, wait_for
 
 REFERENCE = "reference_impl.adapter:ReferenceAdapter"
 
@@ -145,8 +145,8 @@ def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(monkeypatch, 
     ("more", "said"),
     [
         (["--attach", "nonsense"], "--attach 'nonsense': expected HOST:PORT"),
-        (["--attach", "127.0.0.1:0", "-n", "2"], "--attach and -n do not go together"),
-        (["--on", "torchrun", "-n", "2"], "--on and -n do not go together"),
+        (["--attach", "127.0.0.1:0", "-n", "2"], "agents must know the number; give the first port"),
+        (["--attach", "127.0.0.1:65535", "-n", "2"], "and 65536 is none; the last is 65535"),
         (["--on", "nonsense"], "--on nonsense: expected local, slurm, ray, torchrun"),
         (["--on", "local", "--attach", "127.0.0.1:0"], "give one of them"),
         (["--on", "torchrun", "--token-file", "x"], "leave --token-file out"),
@@ -165,6 +165,38 @@ def test_what_cannot_be_attached_is_a_usage_error(monkeypatch, typed, tmp_path, 
 
     assert said in told
     assert code == 2
+
+
+def test_each_process_of_a_run_listens_on_a_port_of_its_own():
+    attach = attach_of("127.0.0.1:29600", least=2)
+
+    assert [attach.of_part(part).port for part in (0, 1, 2)] == [29600, 29601, 29602]
+    assert attach.of_part(1).least == 2
+    assert attach_of(None, on="torchrun").of_part(1).port == 0  # any that is free
+    with pytest.raises(UsageError, match="65536 is none"):
+        attach_of("h:65535").of_part(1)
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_loses_its_agents_ends_with_the_reason(launched, tmp_path):
+    ports = two_free_ports()
+    agents = [launched("pipeconform.agent", "--controller", f"127.0.0.1:{port}") for port in ports]
+    asked = ("--min-agents", "1", "--agent-wait", "2", "--schedules", "GPipe,1F1B", "-n", "2")
+    run = launched(*run_command(ports[0], tmp_path / "out", *asked, "--examples", "300"))
+    for agent in agents:
+        wait_for(lambda agent=agent: ranks_of(agent.pid))
+    agents[1].kill()
+    said, _ = run.communicate(timeout=GUARD)
+
+    assert run.returncode == 3, said
+    assert f"0 agent(s) attached at 127.0.0.1:{ports[1]} after waiting 2 s" in said
+    assert said.count("the run needs 1: start more, or lower --min-agents") == 1
+    assert agents[0].wait(GUARD) == 0  # the other process has sent its agents home
+
+
+def ranks_of(agent):
+    """The processes of an agent's fork servers."""
+    return [rank for server in children(agent) for rank in children(server)]
 
 
 def test_devices_of_agents_need_not_be_here():

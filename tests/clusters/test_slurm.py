@@ -63,13 +63,19 @@ def job(cluster, tmp_path):
         print(said.read_text())
 
 
-@pytest.mark.parametrize(("impl", "code"), [("reference", "COMPLETED"), (WRONG, "FAILED")])
-def test_the_verdicts_are_those_of_this_machine(cluster, job, tmp_path, impl, code):
-    number = job("--impl", impl, *ASKED, *SIZES, "--out", "out")
+@pytest.mark.parametrize(
+    ("impl", "code", "workers"),
+    [("reference", "COMPLETED", 1), (WRONG, "FAILED", 1), (WRONG, "FAILED", 2)],
+)
+def test_the_verdicts_are_those_of_this_machine(cluster, job, tmp_path, impl, code, workers):
+    """Also if processes of the run judge beside each other, with steps of their own."""
+    number = job("--impl", impl, *ASKED, *SIZES, "--out", "out", *(["-n", "2"] if workers > 1 else []))
 
     assert cluster.await_end(number) == code
     assert found(result_in(tmp_path / "out")) == local(tmp_path, impl)
-    assert "agent 0 on host" in (tmp_path / "log").read_text()
+    said = (tmp_path / "log").read_text()
+    assert "agent 0 on host" in said
+    assert said.count("started 2 agents by Slurm's step") == workers
     assert not cluster.await_nothing()
 
 

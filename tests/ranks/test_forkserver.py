@@ -44,6 +44,17 @@ def test_an_unwritable_temporary_folder_is_a_pool_error(tmp_path):
         ForkServer(folder=tmp_path / "missing")
 
 
+def test_a_working_folder_that_is_gone_is_a_pool_error(tmp_path, monkeypatch):
+    """Torch's library would say that it cannot load itself."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(PoolError, match="run pipeconform in a folder that stays"):
+        ForkServer(folder=tmp_path)
+
+
 def test_a_server_that_takes_too_long_is_a_pool_error(start_server):
     with pytest.raises(PoolError, match="did not start within 0 s"):
         start_server().wait_until_started(limit=0)

@@ -58,3 +58,11 @@ def test_a_folder_of_no_earlier_run_has_no_earlier_result():
 
     assert not share.earlier.exists()
     share.remove()
+
+
+def test_a_worker_gets_the_number_of_the_one_that_it_replaces(share):
+    first, second = share.part(workers=2), share.part(workers=2)
+    assert (first.indices, second.indices) == ((0,), (1,))
+
+    first.release()  # as the kernel does when a process ends
+    assert share.part(workers=2).indices == (0,)
