@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from pipeconform.adapter import (
     Microbatch,
     Mode,
     Operation,
+    Placement,
     Plan,
     ScheduleClaim,
     SgdStep,
@@ -48,8 +51,20 @@ from pipeconform.errors import Unsupported
 
 __all__ = ["DeepSpeed", "DeepSpeedZero1"]
 
+_DUAL_PIPE_V = "DualPipeV"
 _CAPABILITIES = Capabilities(
-    schedules=(ScheduleClaim(name="1F1B", family="one_f_one_b"),),
+    schedules=(
+        ScheduleClaim(name="1F1B", family="one_f_one_b"),
+        ScheduleClaim(
+            name=_DUAL_PIPE_V,
+            placement=Placement.V,
+            stages_per_rank=(2,),
+            min_microbatches_per_stage=1,
+            takes_placement=False,
+            # it refuses shapes that vary, and layers of one rank that are tied are one layer with all their weights
+            lacks=frozenset({Feature.VARYING_SHAPES, Feature.UNEVEN_BATCHES, Feature.SHARED_ACROSS_RANKS}),
+        ),
+    ),
     features=frozenset(
         {Feature.EVAL, Feature.TOKENS, Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT}
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
@@ -75,7 +90,6 @@ class _DeepSpeedPipeline:
 
     def __init__(self, plan: Plan, *, zero: int) -> None:
         import deepspeed
-        from deepspeed.pipe import PipelineModule
 
         os.environ["LOCAL_RANK"] = str(plan.ranks.device.index or 0)
         layers = [build() for build in plan.stages]
@@ -85,7 +99,7 @@ class _DeepSpeedPipeline:
         self._gradients: dict[int, dict[str, torch.Tensor | None]] = {}
         self.apply(ZeroGrad())
         before = set(_groups())
-        module = PipelineModule(
+        module = _module_class(plan)(
             [_layer(s, layer, plan.tied) for s, layer in enumerate(layers)],
             topology=_topology(plan),
             loss_fn=plan.loss.function,
@@ -197,7 +211,7 @@ class DeepSpeed:
         return Description(
             name="deepspeed",
             version=version,
-            capabilities=self.claims,
+            capabilities=_offered(self.claims),
             packages=("deepspeed.runtime.pipe",),
         )
 
@@ -234,6 +248,21 @@ class DeepSpeedZero1(DeepSpeed):
         # without ZeRO the engine refuses float32 sums of bfloat16 gradients
         features=_CAPABILITIES.features | {Feature.GRADIENT_NORM, Feature.FLOAT32_SUMS},
     )
+
+
+def _offered(claims: Capabilities) -> Capabilities:
+    """Without DualPipeV where the installed release has none; looked for by its file, because to import is slow."""
+    spec = find_spec("deepspeed")
+    folder = Path(spec.origin or "").parent if spec is not None else Path()
+    if (folder / "runtime" / "pipe" / "dualpipev.py").is_file():
+        return claims
+    return replace(claims, schedules=tuple(one for one in claims.schedules if one.name != _DUAL_PIPE_V))
+
+
+def _module_class(plan: Plan) -> Any:
+    import deepspeed.pipe
+
+    return deepspeed.pipe.DualPipeVModule if plan.schedule == _DUAL_PIPE_V else deepspeed.pipe.PipelineModule
 
 
 def _as_pair(one: Microbatch) -> tuple[Any, Any]:
