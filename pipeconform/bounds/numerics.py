@@ -41,6 +41,12 @@ _EPS: Final[Mapping[str, float]] = MappingProxyType(
     {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 )
 
+_HIGH: Final[Mapping[str, float]] = MappingProxyType(
+    {"float64": 2.0**508, "float32": 2.0**60, "float16": 2.0**14, "bfloat16": 2.0**60}
+)
+"""From here on squares overflow, a sixteenth below the root of the largest number; half precision is used where nothing
+is squared, and there sums of a few terms do."""
+
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """How an actual value differs from the expected one, with numbers as text so that NaN survives JSON.
@@ -143,6 +149,18 @@ def magnitude(arrays: Iterable[Array | None]) -> float:
             sizes = np.abs(_values(array).astype(np.float64))
             largest = max(largest, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
     return largest
+
+
+def near_overflow(arrays: Iterable[Array | None]) -> bool:
+    """Whether a finite value is so large that sums or squares of such values may overflow in one order alone.
+
+    No bound covers that.
+    """
+    return any(
+        magnitude([array]) > _HIGH[array.dtype]
+        for array in arrays
+        if array is not None and array.dtype in _HIGH
+    )
 
 
 def enormous(expected: Array, actual: Array, *, scale: float) -> bool:

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import pytest
 import torch
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
@@ -97,3 +100,28 @@ def test_of_accepted_values_the_closest_to_its_bound_is_remembered_and_of_others
         _differs(numbers, difference)
 
         assert numbers.evidence.gauge.worst == worst
+
+
+@pytest.mark.parametrize(("largest", "overflows"), [(1e17, False), (1e20, True), (float("inf"), False)])
+def test_what_a_training_that_diverges_computes_is_not_judged(largest, overflows):
+    """Whether a sum of such numbers overflows depends on the order of its terms; infinities alone say nothing."""
+    values = torch.tensor([1.0, largest])
+    numbers = _numbers([], thorough=True, bound=0.0)
+    steps = (StepExpected(step=0, gradients={0: {"weight": Array.of(values)}}),)
+    evidence = replace(numbers.evidence, expected=Reference(steps=steps))
+
+    found = Numbers(evidence=evidence).differs(
+        Array.of(torch.tensor([1.0])),
+        Array.of(torch.tensor([float("inf")])),
+        lambda _: Array.of(torch.zeros(1, dtype=torch.float64)),
+    )
+
+    assert evidence.overflows == overflows
+    assert (found is None) == overflows
+
+
+def test_a_value_that_is_missing_is_missed_in_a_training_that_diverges():
+    steps = (StepExpected(step=0, gradients={0: {"weight": Array.of(torch.tensor([1e20]))}}),)
+    evidence = replace(_numbers([], thorough=True).evidence, expected=Reference(steps=steps))
+
+    assert Numbers(evidence=evidence).differs(Array.of(torch.ones(1)), None, lambda _: None).kind == "missing"

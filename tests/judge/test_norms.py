@@ -10,7 +10,7 @@ from pipeconform.case.case import Model, Stage
 from pipeconform.case.world import World
 from pipeconform.judge.evidence import Finding
 from pipeconform.observe.array import Array
-from tests.judge.honest import changed, found, honest, honest_example, plain_case, told, value_of
+from tests.judge.honest import changed, expecting, found, honest, honest_example, plain_case, told, value_of
 
 
 def _norm(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Array:
@@ -50,6 +50,17 @@ def test_a_norm_that_is_not_finite_is_told() -> None:
     wrong = changed(honest_example("plain"), rank=0, gradient_norm=_norm(float("nan")))
 
     assert told("TRN-17", wrong) == [("norm", 0, 0, None, None)]
+
+
+def test_the_norm_of_gradients_whose_squares_overflow_is_not_judged() -> None:
+    made = changed(honest_example("plain"), rank=0, gradient_norm=_norm(float("inf")))
+    gradients = made.expected.steps[0].gradients
+    large = {
+        s: {n: v and Array.of(v.tensor() + 1e160) for n, v in own.items()} for s, own in gradients.items()
+    }
+
+    assert told("TRN-17", made) == [("norm", 0, 0, None, None)]
+    assert told("TRN-17", expecting(made, gradients=large)) == []
 
 
 @pytest.mark.parametrize(("tied", "copies"), [((0, 1), 1), ((0, 2), 1), ((0, 1, 2), 2)])

@@ -126,6 +126,15 @@ def test_one_loss_is_the_mean_or_the_sum(reduction):
         assert told("TRN-2", made) == [("total loss", 0, LAST, None, None)]
 
 
+def test_the_loss_of_a_training_that_diverges_is_not_judged():
+    made = honest(plain_case(), capabilities=ONE_NUMBER)
+    made = changed(made, rank=LAST, losses=None, loss=Array.of(_losses(made)[0].tensor() * torch.inf))
+    gradients = {0: {"weight": Array.of(torch.full((1,), 1e160, dtype=torch.float64))}}
+
+    assert told("TRN-2", made) == [("total loss", 0, LAST, None, None)]
+    assert told("TRN-2", expecting(made, gradients=gradients)) == []
+
+
 @pytest.mark.parametrize(("steps", "is_told"), [(3, False), (16, True)])
 def test_one_loss_is_a_rounding_for_each_addition_off_where_losses_are_exact(steps, is_told):
     """Three losses are added and divided by three: that is five units of the last digit, of the mean."""
