@@ -42,10 +42,10 @@ _EPS: Final[Mapping[str, float]] = MappingProxyType(
 )
 
 _HIGH: Final[Mapping[str, float]] = MappingProxyType(
-    {"float64": 2.0**508, "float32": 2.0**60, "float16": 2.0**14, "bfloat16": 2.0**60}
+    {"float64": 2.0**508, "float32": 2.0**60, "bfloat16": 2.0**60}
 )
-"""From here on squares overflow, a sixteenth below the root of the largest number; half precision is used where nothing
-is squared, and there sums of a few terms do."""
+"""A sixteenth of the root of the largest number: squares of larger ones overflow soon. Not of float16, whose cases are
+made so that nothing overflows but what is to."""
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):

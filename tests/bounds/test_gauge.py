@@ -21,6 +21,7 @@ class _Evidence:
     """Levels stand for their references."""
 
     thorough = True
+    overflows = False
 
     def __init__(self):
         self.gauge = Gauge()
