@@ -81,7 +81,7 @@ class Evidence:
         """
         return near_overflow(self._computed())
 
-    def _computed(self) -> Iterator[Array]:
+    def _computed(self) -> Iterator[Array | None]:
         return (
             array
             for step in self.expected.steps
