@@ -150,12 +150,7 @@ class PytestRun:
         try:
             self._judging = self._start_judging()
         except (UsageError, ContractError, HarnessError) as error:
-            is_usage, ours = isinstance(error, UsageError), isinstance(error, HarnessError)
-            refusal = Refusal(
-                f"the harness failed: {error}" if ours else str(error),
-                is_usage,
-                lacks_agents=isinstance(error, TooFewAgentsError),
-            )
+            refusal = _refusal_of(error)
             if not self.is_worker:
                 _refuse(refusal)
             self._in_folder.say(self._worker, refusal)
@@ -220,7 +215,7 @@ class PytestRun:
         try:
             cell = self.judging.judge(*item.cell)
         except TooFewAgentsError as error:
-            self._give_up(Refusal(f"the harness failed: {error}", is_usage=False, lacks_agents=True))
+            self._give_up(_refusal_of(error))
         item.user_properties.append((CELL, shown_json(msgspec.json.encode(cell).decode())))  # for junit.xml
         if cell.status in ("not_claimed", "skipped", "nothing_compared", "blocked"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
@@ -435,6 +430,14 @@ class PytestRun:
             highlight=False,
             markup=False,
         )
+
+
+def _refusal_of(error: UsageError | ContractError | HarnessError) -> Refusal:
+    return Refusal(
+        f"the harness failed: {error}" if isinstance(error, HarnessError) else str(error),
+        is_usage=isinstance(error, UsageError),
+        lacks_agents=isinstance(error, TooFewAgentsError),
+    )
 
 
 def _refuse(refusal: Refusal) -> NoReturn:
