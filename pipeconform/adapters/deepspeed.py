@@ -289,7 +289,7 @@ def _topology(plan: Plan) -> Any:
 def _layer(stage: int, module: nn.Module, tied: Sequence[Mapping[int, str]]) -> Any:
     """A stage as one of the engine's layers; layers with one key name share a parameter, whose gradients it adds up.
 
-    Layers with one key share their module inside a rank, but a rank has one stage here.
+    Layers with one key share their module inside a rank: where a rank has two stages, ties are not claimed.
     """
     from deepspeed.pipe import TiedLayerSpec
 
