@@ -108,6 +108,8 @@ class Feature(Claimable):
     STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
     DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"
+    TABLES = "tables", "ranks may compute in an order of the user's own, see Plan.table"
+    LATE_RECEIVES = "late_receives", "receives may be posted as late as possible, see Plan.late_receives"
 
 
 class Placement(StrEnum):

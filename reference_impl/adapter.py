@@ -213,6 +213,7 @@ class ReferencePipeline:
             rank=self.position,
             num_microbatches=batch.num_microbatches,
             training=training,
+            given=self.plan.table,
         )
         with ExitStack() as stack:
             for replicas in self.replicas.values():
@@ -271,6 +272,8 @@ class ReferencePipeline:
         """The table of a training step, without the messages."""
         if not self.modules or not self.plan.trains:
             return None
+        if self.plan.table is not None:
+            return self.plan.table
         ranks = len(self.plan.ranks.pipeline_ranks)
         lowered = training_table(
             self.plan.schedule,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeconform.adapter import MicrobatchRule, Placement, ScheduleClaim
-from pipeconform.schedule import Action, Kind, Table, generate, lower, read_table, verify
+from pipeconform.schedule import Action, Kind, Table, from_csv, generate, lower, read_table, verify
 
 FILES = (".csv", ".json")
 """The suffixes of files with tables."""
@@ -122,6 +122,22 @@ def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_micro
     return lower(table, receives="late")
 
 
+def given_table(text: str, *, placement: tuple[int, ...], num_ranks: int, num_microbatches: int) -> Table:
+    """The lowered table of one training step in the user's own order; receives come late, as above.
+
+    Raises:
+        ValueError: It is for another number of ranks, or cannot be carried out with m = `num_microbatches`.
+        BadTableError: It cannot be read, or its computations wait for one another.
+    """
+    name = "the plan's table"
+    table = from_csv(text, name=name, placement=placement, num_microbatches=num_microbatches)
+    if table.num_ranks != num_ranks:
+        raise ValueError(f"{name} is for p={table.num_ranks} ranks, not for p={num_ranks}")
+    if wrong := verify(table, communication=False):
+        raise ValueError(f"{name} cannot be carried out: {wrong[0]}")
+    return lower(table, receives="late")
+
+
 def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbatches: int) -> Table:
     """The lowered table of one evaluation step, for any placement (stage → rank) and any m.
 
@@ -141,16 +157,26 @@ def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbat
 
 @functools.lru_cache(maxsize=64)
 def actions_of(
-    name: str, *, placement: tuple[int, ...], num_ranks: int, rank: int, num_microbatches: int, training: bool
+    name: str,
+    *,
+    placement: tuple[int, ...],
+    num_ranks: int,
+    rank: int,
+    num_microbatches: int,
+    training: bool,
+    given: str | None = None,
 ) -> tuple[Action, ...]:
-    """The actions of one rank in one step.
+    """The actions of one rank in one step; `given` is the user's own table of training steps.
 
     Raises:
-        ValueError: As for `training_table`, or the schedule needs another placement.
+        ValueError: As for `training_table` or `given_table`, or the schedule needs another placement.
     """
     if not training:
         table = evaluation_table(placement, num_ranks=num_ranks, num_microbatches=num_microbatches)
         return table[rank]
+    if given is not None:
+        sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+        return given_table(given, placement=placement, **sizes)[rank]
     table = training_table(
         name,
         num_ranks=num_ranks,

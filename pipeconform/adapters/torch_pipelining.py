@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import inspect
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +44,7 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.adapters import torch_release, torch_stages, torch_tracing
+from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
 from pipeconform.stage_wrapping import bare, wrapped
 
 _CAPABILITIES = Capabilities(
@@ -125,6 +123,8 @@ _CAPABILITIES = Capabilities(
             Feature.BLOCK_MASKS,
             Feature.LOADING,
             Feature.DECLARED_BOUNDARIES,
+            Feature.TABLES,
+            Feature.LATE_RECEIVES,
         }
     ),
     boundary=BoundaryClaim(
@@ -195,20 +195,26 @@ class _TorchPipeline:
         # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
         known = plan.schedule in torch_release.CLASSES
         schedule_class: Any = torch_release.CLASSES[plan.schedule] if known else _named(plan.schedule)
+        if plan.table is not None:
+            schedule_class = schedules._PipelineScheduleRuntime
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         specs = {
             **_split_along(plan.batch_dim),
             **_merged_by(plan.output_rules),
             **_kwarg_specs(plan, self._modules),
         }
-        _require_taken(schedule_class, specs)
+        late = {"defer_pp_recv": True} if plan.late_receives else {}
+        _require_taken(schedule_class, specs | late)
         self._schedule = schedule_class(
             stages if several else stages[0],
             plan.num_microbatches,
             loss_fn=_loss_of(plan) if plan.trains else None,
             **specs,
+            **late,
             scale_grads=plan.loss.reduction == "mean",
         )
+        if plan.table is not None:
+            torch_tables.load_table(self._schedule, plan.table)
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -258,16 +264,7 @@ class _TorchPipeline:
         return module_state(self._modules)
 
     def table(self) -> str | None:
-        """Return torch's table: ``pipeline_order`` of a multi-stage schedule, else the order in its documentation."""
-        if self._schedule is None:
-            return None
-        several = isinstance(self._schedule, schedules.PipelineScheduleMulti)
-        order = self._schedule.pipeline_order if several else self._schedule._get_pipeline_order()
-        if order is None:
-            return None
-        text = io.StringIO()
-        csv.writer(text).writerows(torch_release.without_waits(order[rank]) for rank in sorted(order))
-        return text.getvalue()
+        return None if self._schedule is None else torch_tables.declared_table(self._schedule)
 
     def boundaries(self) -> Sequence[Boundary]:
         return torch_tracing.known_boundaries(self._plan, self._modules)

@@ -35,9 +35,13 @@ CLASSES: Mapping[str, Any] = {
 }
 """The schedules of this release."""
 
+_RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
+"""What carries out a table that a user loads; the schedules that are made of it have several stages per rank."""
+
 _SETTINGS: Mapping[str, tuple[Feature, ...]] = {
     "args_chunk_spec": (Feature.BATCH_DIM,),
     "kwargs_chunk_spec": (Feature.SPLIT_DIMS,),
+    "defer_pp_recv": (Feature.LATE_RECEIVES,),
     "output_merge_spec": (Feature.BATCH_DIM, Feature.MERGE_DIMS, Feature.CUSTOM_MERGES),
 }
 """Parameters of a schedule that not every schedule has, and the features that they are for."""
@@ -65,6 +69,12 @@ def claims_here(claims: Capabilities) -> Capabilities:
     if not hasattr(microbatch, "_split_block_mask"):
         features -= {Feature.BLOCK_MASKS}
         lacking.append("block masks as keyword arguments: they are not split")
+    if not any("defer_pp_recv" in _parameters(one.__init__) for one in CLASSES.values()):
+        features -= {Feature.LATE_RECEIVES}
+        lacking.append("receives that are posted late: no schedule takes defer_pp_recv")
+    if _RUNTIME is None:
+        features -= {Feature.TABLES}
+        lacking.append("orders of the user's own: there is no _PipelineScheduleRuntime")
     if "get_mesh" not in _parameters(pipelining.PipelineStage.__init__):
         tensor_parallel = None
         lacking.append("tensor parallelism: PipelineStage takes no get_mesh")
@@ -97,9 +107,12 @@ def claims_here(claims: Capabilities) -> Capabilities:
 def _lacking(schedule: str) -> frozenset[Feature]:
     """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
     known = _parameters(CLASSES[schedule].__init__)
-    return frozenset(
+    lacking = {
         feature for setting, features in _SETTINGS.items() if setting not in known for feature in features
-    )
+    }
+    if _RUNTIME is None or not issubclass(CLASSES[schedule], _RUNTIME):
+        lacking.add(Feature.TABLES)
+    return frozenset(lacking)
 
 
 def _parameters(function: Any) -> tuple[str, ...]:

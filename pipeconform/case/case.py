@@ -196,6 +196,8 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"change world.pipeline_ranks, stages_per_rank or the stages"
         )
     yield from impossible_world(world, model)
+    if world.order is not None and len({step.num_microbatches for step in case.trains}) != 1:
+        yield "world.order is the order of a training step: it needs training steps, all of one num_microbatches"
     yield from impossible(
         world.perturbations,
         num_ranks=p,

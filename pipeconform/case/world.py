@@ -7,6 +7,7 @@ from typing import Literal
 
 from pipeconform.case.misplans import Misplan
 from pipeconform.case.model import Model
+from pipeconform.case.orders import Order
 from pipeconform.case.perturbations import AnyPerturbation
 from pipeconform.case.replicas import Replicas, impossible_replicas
 from pipeconform.case.strict import Strict
@@ -19,7 +20,7 @@ class World(Strict, frozen=True, kw_only=True):
     """The number of processes, those that form the pipeline in order, and what disturbs them.
 
     A `placement` lays the stages out differently from the schedule's claim; a `misplan` is a mistake in the plan of
-    all ranks or of one.
+    all ranks or of one. An `order` is the user's own, in the place of the schedule's.
     """
 
     size: int
@@ -29,6 +30,9 @@ class World(Strict, frozen=True, kw_only=True):
     misplan: Misplan | None = None
     replicas: Replicas | None = None
     tensor: TensorParallel | None = None
+    order: Order | None = None
+    late_receives: bool = False
+    """Whether receives are posted as late as possible."""
 
     @property
     def num_replicas(self) -> int:

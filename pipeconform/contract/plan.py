@@ -246,6 +246,13 @@ class Plan:
     float32_sums: bool = False
     """Whether gradients of bfloat16 parameters are added up in float32, over microbatches, steps and replicas, and
     `Pipeline.gradients` returns float32. False unless `Feature.FLOAT32_SUMS` is claimed."""
+    table: str | None = None
+    """If given, the order in which ranks compute in a training step, in the place of the schedule's own: CSV as
+    `DeclaresTable.table` returns it, one line per pipeline rank. Placement and kinds of computations are the
+    schedule's. None unless `Feature.TABLES` is claimed."""
+    late_receives: bool = False
+    """Whether receives are posted as late as possible instead of as early as possible. False unless
+    `Feature.LATE_RECEIVES` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

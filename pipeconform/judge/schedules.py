@@ -23,6 +23,7 @@ __all__ = [
     "is_named",
     "most_in_flight",
     "named_runs",
+    "otherwise",
     "possible_order",
     "read_table",
     "size_of",
@@ -261,13 +262,16 @@ def read_table(evidence: Evidence, text: str | None) -> tuple[Table | None, str]
 
 def undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
     """Findings where ranks compute something other than the declared table."""
+    for one, text, n in otherwise(table, ranks):
+        told = f"pipeline rank {one.pipeline_rank} runs other computations than declared: {text}"
+        yield Finding(kind="declared and executed differ", message=told, step=step, rank=one.rank, position=n)
+
+
+def otherwise(table: Table, ranks: tuple[Executed, ...]) -> Iterator[tuple[Executed, str, int]]:
+    """The ranks that compute something other than their line of a table, with the first difference and its place."""
     due = expected_order(table, ranks)
     for one in ranks:
         want = due[one.pipeline_rank]
         found = _difference(in_pair_order(one.actions, want), [action for action, _ in want])
         if found is not None:
-            text, n = found
-            told = f"pipeline rank {one.pipeline_rank} runs other computations than declared: {text}"
-            yield Finding(
-                kind="declared and executed differ", message=told, step=step, rank=one.rank, position=n
-            )
+            yield one, *found

@@ -146,6 +146,9 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "SCH-5": frozenset({"Observation.table"}),
     "SCH-6": OUTPUTS | GRADIENTS | COUNTED,
     "SCH-8": ORDERED | {"Observation.table"},
+    "SCH-10": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
+    "SCH-11": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
+    "SCH-12": OUTPUTS | LOSSES | GRADIENTS,
     "SCH-9": _in("Eval", "StepShown.output", "Event.stage", "Event.call", "StepShown.events"),
     "LIF-1": OUTPUTS
     | LOSSES

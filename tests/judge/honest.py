@@ -12,6 +12,7 @@ import torch
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.build import merges
+from pipeconform.case.build.given_table import given_table
 from pipeconform.case.case import (
     ByHand,
     Case,
@@ -32,6 +33,7 @@ from pipeconform.case.case import (
     World,
     Zero,
 )
+from pipeconform.case.orders import Order
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
@@ -50,7 +52,7 @@ from pipeconform.observe.observation import (
     Structure,
 )
 from pipeconform.oracle.full_model import Bounds, Masks, reference
-from pipeconform.schedule import generate, to_csv
+from pipeconform.schedule import Action, Kind, generate, to_csv
 from tests.case.examples import EVERYTHING, small_case, with_model
 
 M = 3
@@ -101,7 +103,8 @@ def honest(
             shown.append(Observation(rank=rank, pipeline_rank=None, lived_on=FLAT, steps=steps))
             continue
         position = case.world.pipelines[number].index(rank)
-        made = _Rank(case, position, placement, masks or {}, shares)
+        given = () if case.world.order is None else given_table(case, claim)[position]
+        made = _Rank(case, position, placement, masks or {}, shares, given)
         steps = tuple(made.step(step) for step in (right.steps, *right.others)[number])
         shown.append(
             Observation(rank=rank, pipeline_rank=position, table=_table(case), lived_on=FLAT, steps=steps)
@@ -112,7 +115,7 @@ def honest(
 
 
 class _Rank:
-    """One rank's steps: all forwards in turn, then all backwards."""
+    """One rank's steps: all forwards in turn, then all backwards, unless its order is given."""
 
     def __init__(
         self,
@@ -121,8 +124,10 @@ class _Rank:
         placement: tuple[frozenset[int], ...],
         masks: Masks,
         shares: Mapping[int, tuple[int, ...]] | None,
+        given: tuple[Action, ...],
     ) -> None:
         self.case, self.position, self.masks, self.shares = case, position, masks, shares
+        self.given = given
         self.owned = [s for s, owners in enumerate(placement) if position in owners]
         self.calls = 0
 
@@ -199,7 +204,19 @@ class _Rank:
             kinds = ("I", "W") if s else ("W",)
             events += [Event(kind, s, self.calls + task, task, 0.0) for kind in kinds]  # type: ignore[arg-type]
         self.calls += len(forwards)
+        if self.given and trains:
+            events = self._as_given(events, {one.call: pairs[n] for n, one in enumerate(forwards)})
         return tuple(forwards), tuple(events)
+
+    def _as_given(self, events: list[Event], pairs: Mapping[int, tuple[int, int]]) -> list[Event]:
+        due = {(one.kind, *pairs[one.call]): one for one in events}
+        kinds = {Kind.F: "F", Kind.B: "IW", Kind.I: "I", Kind.W: "W"}
+        return [
+            due[kind, one.stage, one.microbatch]
+            for one in self.given
+            for kind in kinds[one.kind]
+            if (kind, one.stage, one.microbatch) in due
+        ]
 
     def _runs(self, s: int, k: int) -> bool:
         """Whether this rank runs stage s of microbatch k: down the ranks, or up where the first one ends it."""
@@ -327,6 +344,9 @@ CASES: Mapping[str, Case] = {
     "plain": plain_case(TRAIN, Zero(), TRAIN),
     "plain evaluation": plain_case(EVAL, EVAL),
     "among bystanders": plain_case(world=World(size=4, pipeline_ranks=(1, 3))),
+    "given order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1))),
+    "any order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1, in_turn=False))),
+    "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
     "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),
     "second dimension": with_model(
         plain_case(Train(batch_size=5, num_microbatches=3)), sequence=2, batch_dim=1

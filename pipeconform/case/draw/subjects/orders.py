@@ -1,0 +1,78 @@
+"""Steps in another order than the schedule's: computations in an order of the user's own, and receives posted late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from pipeconform.case.case import World
+from pipeconform.case.draw.changes import changed_world
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import draw_size, some_m
+from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.draw.worlds import alone, bystanding
+from pipeconform.case.focus import Focus
+from pipeconform.case.orders import Order
+from pipeconform.claims import Capabilities, Feature, Placement, ScheduleClaim
+
+_SEEDS = range(1000)
+
+
+def _in_line(claim: ScheduleClaim, own: Capabilities) -> bool:
+    """Whether every stage is on one rank."""
+    return claim.placement in (Placement.LOOP, Placement.V)
+
+
+def _long(d: Drawing) -> Size:
+    """More microbatches than ranks where the schedule takes that many: messages cross only in a long step."""
+    p, v, m = draw_size(d, ORDERS)
+    many = [one for one in some_m(d.claim, p, v) if one > p]
+    return p, v, d.pick(many) if many else m
+
+
+def _ordered(*, in_turn: bool) -> Callable[[Drawing], World]:
+    return lambda d: structs.replace(bystanding(d), order=Order(seed=d.pick(_SEEDS), in_turn=in_turn))
+
+
+ORDERS = Subject(
+    focus=Focus.ORDERS,
+    needs=frozenset({Feature.TABLES}),
+    trains=True,
+    claimed=_in_line,
+    found=lambda case: case.world.order is not None and case.world.order.in_turn,
+    rarity=2,
+    least_ranks=2,
+    several_microbatches=True,
+    world=_ordered(in_turn=True),
+    without=lambda case: changed_world(case, order=None),
+    control="in the schedule's own order",
+)
+
+ANY_ORDERS = Subject(
+    focus=Focus.ANY_ORDERS,
+    needs=frozenset({Feature.TABLES}),
+    trains=True,
+    claimed=_in_line,
+    found=lambda case: case.world.order is not None and not case.world.order.in_turn,
+    rarity=2,
+    least_ranks=2,
+    size=_long,
+    world=_ordered(in_turn=False),
+    without=lambda case: changed_world(case, order=None),
+    control="in the schedule's own order",
+)
+
+
+LATE_RECEIVES = Subject(
+    focus=Focus.LATE_RECEIVES,
+    needs=frozenset({Feature.LATE_RECEIVES}),
+    trains=True,
+    found=lambda case: case.world.late_receives,
+    rarity=2,
+    least_ranks=2,
+    size=_long,
+    world=lambda d: structs.replace(alone(d), late_receives=True),
+    without=lambda case: changed_world(case, late_receives=False),
+    control="with receives posted early",
+)
