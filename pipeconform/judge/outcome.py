@@ -44,8 +44,9 @@ class Outcome:
 
 
 def normalised(message: str) -> str:
-    """The first line of a message without numbers and addresses, so that equal defects have equal texts."""
+    """The first line of a message without numbers, addresses and printed tensors: equal defects have equal texts."""
     line = next((line.strip() for line in message.strip().splitlines() if line.strip()), "")
+    line = re.sub(r" \[?tensor\(.*", "", line)
     line = re.sub(r"0x[0-9a-f]+", "#", line)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)[:120]
 

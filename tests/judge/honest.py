@@ -344,7 +344,7 @@ CASES: Mapping[str, Case] = {
     "plain": plain_case(TRAIN, Zero(), TRAIN),
     "plain evaluation": plain_case(EVAL, EVAL),
     "among bystanders": plain_case(world=World(size=4, pipeline_ranks=(1, 3))),
-    "given order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1))),
+    "given order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=4))),
     "any order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1, in_turn=False))),
     "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
     "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),

@@ -8,13 +8,15 @@ from typing import Any
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, laid_out
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case.build.declared import declared_of
+from pipeconform.case.build.given_table import given_table
 from pipeconform.case.case import Case
 from pipeconform.case.planned import planned_for
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.judge.named import accepted
+from pipeconform.schedule import to_csv
 from pipeconform.schedule.families import Size
 
-__all__ = ["bounds_on_inputs", "layout_facts", "owners"]
+__all__ = ["bounds_on_inputs", "layout_facts", "owners", "table_of"]
 
 
 class _Expression(str):
@@ -49,6 +51,11 @@ def owners(case: Case) -> tuple[frozenset[int], ...]:
     """The pipeline ranks that own each stage."""
     how = Placement(case.world.placement) if case.world.placement else _claim(case).placement
     return tuple(map(frozenset, laid_out(how, num_ranks=case.num_ranks, num_stages=case.num_stages)))
+
+
+def table_of(case: Case) -> list[str] | None:
+    """The lines of the user's own table, if the case has one."""
+    return to_csv(given_table(case, _claim(case))).splitlines() if case.world.order is not None else None
 
 
 def layout_facts(case: Case) -> dict[str, Any]:
