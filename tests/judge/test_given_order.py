@@ -32,7 +32,8 @@ def test_the_order_of_the_schedule_is_not_the_given_one():
     (first, second) = not_as_given(dataclasses.replace(own, case=case))
     assert (first.kind, first.step, first.rank, first.position) == ("not the given order", 0, 0, 2)
     assert first.message == (
-        "pipeline rank 0 does not compute in the order that the plan gives: computation 2: 0F2 where 0B0 is due (after 0F0 0F1)"
+        "pipeline rank 0 does not compute in the order that the plan gives: computation 2: 0F2 where 0B0 is due "
+        "(after 0F0 0F1)"
     )
     assert (second.rank, second.position) == (1, 1)
 
