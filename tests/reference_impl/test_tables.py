@@ -5,7 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from pipeconform.reference_impl.tables import OFFERS, actions_of, evaluation_table, training_table
+from pipeconform.reference_impl.tables import (
+    OFFERS,
+    actions_of,
+    evaluation_table,
+    given_table,
+    training_table,
+)
 
 from pipeconform.adapter import placement_of
 from pipeconform.schedule import Kind, families, family
@@ -63,3 +69,35 @@ def test_evaluation_runs_every_forward_once_and_nothing_else(placement: tuple[in
 def test_what_has_no_table_is_refused(name: str, placement: tuple[int, ...], m: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         actions_of(name, placement=placement, num_ranks=2, rank=0, num_microbatches=m, training=True)
+
+
+OWN = "0F1,0F0,0B0,0B1\r\n1F1,1F0,1B0,1B1\r\n"
+
+
+def test_a_table_of_the_users_own_is_completed_with_messages_and_evaluation_does_not_follow_it() -> None:
+    common = {"placement": (0, 1), "num_ranks": 2, "rank": 0, "num_microbatches": 2, "given": OWN}
+
+    trained, evaluated = (actions_of("1F1B", training=training, **common) for training in (True, False))
+
+    assert [str(one) for one in trained if one.kind < Kind.SEND_F] == ["0F1", "0F0", "0B0", "0B1"]
+    assert [str(one) for one in trained].count("0SEND_F1") == 1
+    assert [str(one) for one in evaluated if one.kind < Kind.SEND_F] == ["0F0", "0F1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "words"),
+    [
+        (OWN, {"num_ranks": 3, "num_microbatches": 2}, "the plan's table is for p=2 ranks, not for p=3"),
+        (
+            OWN,
+            {"num_ranks": 2, "num_microbatches": 3},
+            "the plan's table cannot be carried out: .*microbatch 2",
+        ),
+        ("0F0,0B0\r\n1B0,1F0\r\n", {"num_ranks": 2, "num_microbatches": 1}, "cannot be carried out: .*1B0"),
+    ],
+)
+def test_a_table_of_another_size_or_one_that_cannot_run_is_refused(
+    text: str, sizes: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        given_table(text, placement=(0, 1), **sizes)
