@@ -9,7 +9,7 @@ from msgspec import structs
 from pipeconform.case.case import World
 from pipeconform.case.draw.changes import changed_world
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.sizes import draw_size, some_m
+from pipeconform.case.draw.sizes import MOST_STAGES, draw_size, some_m
 from pipeconform.case.draw.subject import Size, Subject
 from pipeconform.case.draw.worlds import alone, bystanding
 from pipeconform.case.focus import Focus
@@ -25,10 +25,21 @@ def _in_line(claim: ScheduleClaim, own: Capabilities) -> bool:
 
 
 def _long(d: Drawing) -> Size:
-    """More microbatches than ranks where the schedule takes that many: messages cross only in a long step."""
+    """More microbatches than ranks where the schedule takes that many."""
     p, v, m = draw_size(d, ORDERS)
-    many = [one for one in some_m(d.claim, p, v) if one > p]
-    return p, v, d.pick(many) if many else m
+    return _with_many(d, p, v) or (p, v, m)
+
+
+def _crossing(d: Drawing) -> Size:
+    """Several stages per rank and a long step, where the schedule takes them: only then can messages cross."""
+    p, v, m = draw_size(d, LATE_RECEIVES)
+    further = v == 1 and 2 in d.claim.stages_per_rank and 2 * p <= MOST_STAGES
+    return (further and _with_many(d, p, 2)) or _with_many(d, p, v) or (p, v, m)
+
+
+def _with_many(d: Drawing, p: int, v: int) -> Size | None:
+    many = [m for m in some_m(d.claim, p, v) if m > p]
+    return (p, v, d.pick(many)) if many else None
 
 
 def _ordered(*, in_turn: bool) -> Callable[[Drawing], World]:
@@ -71,7 +82,7 @@ LATE_RECEIVES = Subject(
     found=lambda case: case.world.late_receives,
     rarity=2,
     least_ranks=2,
-    size=_long,
+    size=_crossing,
     world=lambda d: structs.replace(alone(d), late_receives=True),
     without=lambda case: changed_world(case, late_receives=False),
     control="with receives posted early",
