@@ -12,7 +12,7 @@ from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
 from pipeconform.case.build import data, foreign, merges
 from pipeconform.case.build.declared import declared_of
-from pipeconform.case.build.given_table import given_table
+from pipeconform.case.build.given_table import given_csv
 from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker
 from pipeconform.case.build.synced_norm import synchronise
@@ -25,7 +25,6 @@ from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.replicas import AveragingHook, data_parallel_of
 from pipeconform.observe.recorder import ForwardRecorder
-from pipeconform.schedule import to_csv
 
 __all__ = ["owners_of", "plan_of"]
 
@@ -140,7 +139,7 @@ def plan_of(
         master_weights=isinstance(case.optimizer, Sgd) and case.optimizer.masters,
         loss_scaling=scaling,
         float32_sums=case.model.sums_in_float32,
-        table=None if case.world.order is None else to_csv(given_table(case, claim)),
+        table=given_csv(case, claim),
         late_receives=case.world.late_receives,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}

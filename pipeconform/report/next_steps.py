@@ -126,6 +126,10 @@ STEPS: tuple[Step, ...] = (
         advice="learn shapes on the meta device, or from a copy of the stage without hooks",
     ),
     Step(
+        signature="not the given order",
+        advice="carry out the lines of Plan.table as they are, each by its rank; sends and receives are to be added",
+    ),
+    Step(
         signature="declared and executed differ",
         advice="compare table() with the order above; run() must execute what is declared",
     ),

@@ -50,6 +50,7 @@ EXAMPLES = {
     ("buffer value", ""): "put the buffers back",
     ("hooks ran in a dry run", ""): "the meta device",
     ("declared and executed differ", ""): "table()",
+    ("not the given order", ""): "the lines of Plan.table",
     ("output order", ""): "in the order of microbatches",
     ("loss on the wrong rank", ""): "outputs_on and loss_on",
     ("boundary tensors beyond the bound", ""): "free the received input",

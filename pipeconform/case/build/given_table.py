@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pipeconform.adapter import ScheduleClaim, placement_of
 from pipeconform.case.case import Case
-from pipeconform.schedule import Table
+from pipeconform.schedule import Table, to_csv
 from pipeconform.schedule.orders import some_order
 
-__all__ = ["given_table"]
+__all__ = ["given_csv", "given_table"]
+
+
+def given_csv(case: Case, claim: ScheduleClaim) -> str | None:
+    """The table as the plan has it; None if the world of `case` has no order."""
+    return None if case.world.order is None else to_csv(given_table(case, claim))
 
 
 def given_table(case: Case, claim: ScheduleClaim) -> Table:

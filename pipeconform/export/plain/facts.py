@@ -13,7 +13,7 @@ from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import ByHand, Case, Eval, Optimize, Sgd, Train
 from pipeconform.execute.by_hand import CALLS, DUE, TOLD
 from pipeconform.export.plain.aspects import Aspect
-from pipeconform.export.plain.layout import bounds_on_inputs, layout_facts, owners, table_of
+from pipeconform.export.plain.layout import bounds_on_inputs, layout_facts, owners
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.schedule import Kind
 
@@ -52,7 +52,6 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
     """
     world, layout = case.world, layout_facts(case)
     evaluates, hands = any(isinstance(run, Eval) for run in case.runs), _hands(case)
-    table = table_of(case)
     lone = case.schedule in _LONE and all(len(own) == 1 for own in layout["placed"].values())
     several = len(case.program) > 1 or aspect.kind == "around" or bool(hands)
     sizes = {i: step.batch_size for i, step in enumerate(case.program) if isinstance(step, Train | Eval)}
@@ -72,8 +71,7 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "mean": case.loss.reduction == "mean",
         "last": case.num_stages - 1,
         "lone": lone,
-        "schedule": CLASS_NAMES[case.schedule] if table is None else "_PipelineScheduleRuntime",
-        "table": table,
+        "schedule": "_PipelineScheduleRuntime" if layout["table"] else CLASS_NAMES[case.schedule],
         "sizes": sizes if "size" in rows else None,
         "shape": ", ".join(str(row) for row in (*rows, case.model.width) if row),
         "x": "x" if case.model.container == "tensor" else "*x",
@@ -196,9 +194,8 @@ def _of_calls(case: Case, facts: Mapping[str, Any]) -> dict[str, object]:
     if case.schedule in _LONE and len(numbers) > 1:
         own = f"{own} if len(own) > 1 else {first}"
     options = [first if facts["lone"] else own, "PLANNED[rank]" if how == "microbatches" else "M"]
-    options += ["loss_fn=loss"] * bool(case.trains)
+    options += ["loss_fn=loss"] * bool(case.trains) + ["defer_pp_recv=True"] * world.late_receives
     options += ["scale_grads=False"] * (bool(case.trains) and not facts["mean"])
-    options += ["defer_pp_recv=True"] * world.late_receives
     inputs = ["*args"] if world.size > 1 else ["x"]
     if case.trains:
         losses = ["losses=losses"] * (returned == "losses")

@@ -8,15 +8,14 @@ from typing import Any
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, laid_out
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case.build.declared import declared_of
-from pipeconform.case.build.given_table import given_table
+from pipeconform.case.build.given_table import given_csv
 from pipeconform.case.case import Case
 from pipeconform.case.planned import planned_for
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.judge.named import accepted
-from pipeconform.schedule import to_csv
 from pipeconform.schedule.families import Size
 
-__all__ = ["bounds_on_inputs", "layout_facts", "owners", "table_of"]
+__all__ = ["bounds_on_inputs", "layout_facts", "owners"]
 
 
 class _Expression(str):
@@ -53,11 +52,6 @@ def owners(case: Case) -> tuple[frozenset[int], ...]:
     return tuple(map(frozenset, laid_out(how, num_ranks=case.num_ranks, num_stages=case.num_stages)))
 
 
-def table_of(case: Case) -> list[str] | None:
-    """The lines of the user's own table, if the case has one."""
-    return to_csv(given_table(case, _claim(case))).splitlines() if case.world.order is not None else None
-
-
 def layout_facts(case: Case) -> dict[str, Any]:
     """What stands at the beginning of a program; empty where every rank plans alike."""
     world = case.world
@@ -73,14 +67,13 @@ def layout_facts(case: Case) -> dict[str, Any]:
     told = world.misplan is not None and world.misplan.how in ("shape", "dtype")
     return {
         "pipelines": [list(ranks) for ranks in world.pipelines],
-        "replicas_of": {
-            s: [ranks[min(one)] for ranks in world.pipelines] for s, one in enumerate(owners(case))
-        },
+        "replicas_of": {s: [ranks[min(o)] for ranks in world.pipelines] for s, o in enumerate(owners(case))},
         "placed": dict(sorted(placed.items())),
         "microbatches": right,
         "planned": microbatches if set(microbatches.values()) != {right} else {},
         "stages_planned": counts if len(set(counts.values())) > 1 else {},
         "declared": _declared(case) if told else {},
+        "table": (given_csv(case, _claim(case)) or "").splitlines(),
     }
 
 

@@ -23,7 +23,7 @@ from pipeconform.adapter import (
     Placement,
     ScheduleClaim,
 )
-from pipeconform.case.case import Case
+from pipeconform.case.case import Case, Sgd
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.drawing import Drawing
@@ -174,10 +174,8 @@ def test_nothing_is_drawn_that_is_not_claimed(name: str) -> None:
         assert own.tied_stages == "any" or case.model.tied in ((), (0, case.num_stages - 1))
         assert case.model.container in own.boundary.containers
         # claims of their own, whatever the dtypes of everything else
-        assert (
-            focus in (Focus.MASTERS, Focus.SCALED, Focus.FLOAT32_SUMS)
-            or case.model.dtype in own.boundary.dtypes
-        )
+        has_copies = isinstance(case.optimizer, Sgd) and case.optimizer.masters
+        assert has_copies or case.model.sums_in_float32 or case.model.dtype in own.boundary.dtypes
         assert case.model.split is None or (own.tracing and case.model.split.by in own.tracing.splits)
         _assert_claimed(case.world.replicas, own.data_parallel)
 

@@ -57,7 +57,7 @@ ORDERS = Subject(
     several_microbatches=True,
     world=_ordered(in_turn=True),
     without=lambda case: changed_world(case, order=None),
-    control="in the schedule's own order",
+    control="with the schedule's own order",
 )
 
 ANY_ORDERS = Subject(
@@ -71,7 +71,7 @@ ANY_ORDERS = Subject(
     size=_long,
     world=_ordered(in_turn=False),
     without=lambda case: changed_world(case, order=None),
-    control="in the schedule's own order",
+    control="with the schedule's own order",
 )
 
 
