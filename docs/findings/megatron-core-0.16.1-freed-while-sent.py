@@ -9,7 +9,7 @@ Where: megatron-core 0.16.1, core/pipeline_parallel/schedules.py, forward_backwa
   what is waited for there is the one before.
 Why: torch.distributed.isend forbids to change a tensor before the send is waited for; `out.data = ...` gives its memory
   back.
-Requirement: COM-6; FWD-1 and most others by chance.
+Requirement: FWD-1, SCH-1 and most others; by chance, which decides what is in the memory.
 Schedules: forward_backward_pipelining_with_interleaving with overlap_p2p_comm=True.
 Known: https://github.com/NVIDIA/Megatron-LM/pull/4047 (merged in March 2026, in no release of the index so far: NaN of
   a run on GB200; it says that no unit test could be made).

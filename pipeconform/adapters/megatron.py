@@ -118,7 +118,13 @@ class _Stage(nn.Module):
         (self.received,) = tensors
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.inner(*(args if self.received is None else (self.received,)), **kwargs)
+        found = self.inner(*(args if self.received is None else (self.received,)), **kwargs)
+        if not self.config.deallocate_pipeline_outputs or not isinstance(found, torch.Tensor):
+            return found
+        from megatron.core.utils import make_viewless_tensor
+
+        # as the engine's own models do: no memory would be freed by a view
+        return make_viewless_tensor(inp=found, requires_grad=found.requires_grad, keep_graph=True)
 
 
 class _MegatronPipeline:
@@ -133,6 +139,7 @@ class _MegatronPipeline:
         steps: type[MegatronSteps],
         replicas: type[MegatronReplicas],
         ties: type[MegatronTies],
+        frees_outputs: bool,
     ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
@@ -143,7 +150,7 @@ class _MegatronPipeline:
         name = "pipelining_with_interleaving" if interleaved else "pipelining_without_interleaving"
         edge = _edge(plan)
         first, second, _ = (1, 1, 1) if edge is None else edge.shape
-        config = _config(plan, edge, interleaved=interleaved)
+        config = _config(plan, edge, interleaved=interleaved, frees_outputs=frees_outputs)
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
         self._ties = ties(plan, self._stages, ends) if plan.tied else None
         self._replicas: MegatronReplicas | None = None
@@ -244,6 +251,8 @@ class Megatron:
     """What wraps the stages of replicas."""
     ties = MegatronTies
     """What holds the weights that the first and the last stage share."""
+    frees_outputs = False
+    """Whether a stage's output is freed once it is sent (``deallocate_pipeline_outputs``)."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
@@ -271,8 +280,20 @@ class Megatron:
         if plan.ranks.pipeline_rank is None:
             return Bystander()
         return _MegatronPipeline(
-            plan, self._others, ends=ends, steps=self.steps, replicas=self.replicas, ties=self.ties
+            plan,
+            self._others,
+            ends=ends,
+            steps=self.steps,
+            replicas=self.replicas,
+            ties=self.ties,
+            frees_outputs=self.frees_outputs,
         )
+
+
+class MegatronLM(Megatron):
+    """The same schedules as Megatron-LM configures them: every output is freed once it is sent."""
+
+    frees_outputs = True
 
 
 def _edge(plan: Plan) -> TensorSpec | None:
@@ -284,7 +305,7 @@ def _edge(plan: Plan) -> TensorSpec | None:
     return None if edge is None else edge.tensors[0]
 
 
-def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool) -> Any:
+def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool, frees_outputs: bool) -> Any:
     from megatron.core.transformer import TransformerConfig
 
     return TransformerConfig(
@@ -299,4 +320,5 @@ def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool) -> Any:
         calculate_per_token_loss=plan.loss.reduction == "sum",  # then no loss is divided
         overlap_p2p_comm=interleaved,  # as Megatron-LM: else two messages of one batch to one rank look alike
         batch_p2p_comm=not interleaved,
+        deallocate_pipeline_outputs=frees_outputs,
     )

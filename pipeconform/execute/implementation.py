@@ -32,6 +32,7 @@ BUILT_IN = {
     "deepspeed": "pipeconform.adapters.deepspeed:DeepSpeed",
     "deepspeed-zero1": "pipeconform.adapters.deepspeed:DeepSpeedZero1",
     "megatron": "pipeconform.adapters.megatron:Megatron",
+    "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",
