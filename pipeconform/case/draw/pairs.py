@@ -20,7 +20,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import draw_size, other_size
 from pipeconform.case.draw.subject import Draft, Size, Subject, group_of
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, ScheduleClaim
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 __all__ = ["Pair", "has_part"]
 
@@ -67,7 +67,10 @@ def _programs(d: Drawing, draft: Draft, foci: frozenset[Focus]) -> list[tuple[St
         frozenset({Focus.ACCUMULATE, Focus.LOAD}): [(t, Load(), t), (t, Load(), t, z, t)],
         frozenset({Focus.ACCUMULATE, Focus.EVAL}): [(t, e, t)],
         frozenset({Focus.OPTIMIZER, Focus.LOAD}): [(Load(), t, o, z, t), (t, o, z, Load(), t, o, z, t)],
-        frozenset({Focus.OPTIMIZER, Focus.EVAL}): [(t, e, o, z, t, o)],
+        # an engine that claims no accumulation may step the optimizer at the end of a training step
+        frozenset({Focus.OPTIMIZER, Focus.EVAL}): [
+            (t, e, o, z, t, o) if Feature.ACCUMULATION in d.features else (t, o, e, z, t, o)
+        ],
         frozenset({Focus.LOAD, Focus.EVAL}): [(t, Load(), e, z, t), (Load(), e, t)],
     }
     return programs[foci]
