@@ -69,6 +69,16 @@ USED_WRONGLY = (
         tells="times the reference's",
     ),
     WrongUse(
+        name="megatron-lm-averages-twice",
+        right="megatron-lm",
+        distribution="megatron-core",
+        summary="the gradient is divided by m once more; what the engine itself does wrong shows by chance",
+        requirement="TRN-3",
+        schedule="1F1B",
+        reference=f"{_WRONG_USES}:AveragesTwiceInMegatronLM",
+        tells="times the reference's",
+    ),
+    WrongUse(
         name="fully-shard-halves-outputs",
         right="torch-fully-shard",
         distribution="torch",

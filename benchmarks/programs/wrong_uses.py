@@ -1,4 +1,4 @@
-"""Built-in adapters of engines that violate nothing at smoke, each used wrongly, so that they have a program, too."""
+"""Built-in adapters of engines that violate nothing at smoke, or only by chance, each used wrongly, for a program."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeconform.adapter import Plan
+from pipeconform.adapters.megatron import MegatronLM
 from pipeconform.adapters.torch_wrappers import TorchFullyShard
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["AveragesTwice", "HalvesOutputs"]
+__all__ = ["AveragesTwice", "AveragesTwiceInMegatronLM", "HalvesOutputs"]
 
 
 class AveragesTwice(TorchGPipe):
@@ -20,9 +21,22 @@ class AveragesTwice(TorchGPipe):
 
     def build(self, plan: Plan) -> Any:
         """Build the pipeline with a loss divided by m."""
-        function, m = plan.loss.function, plan.num_microbatches
-        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
-        return super().build(replace(plan, loss=loss))
+        return super().build(_divided(plan))
+
+
+class AveragesTwiceInMegatronLM(MegatronLM):
+    """megatron-core as Megatron-LM configures it, with a loss that is divided by m before the engine divides it."""
+
+    def build(self, plan: Plan) -> Any:
+        """Build the pipeline with a loss divided by m."""
+        return super().build(_divided(plan))
+
+
+def _divided(plan: Plan) -> Plan:
+    function, m = plan.loss.function, plan.num_microbatches
+    return replace(
+        plan, loss=replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
+    )
 
 
 class HalvesOutputs(TorchFullyShard):
