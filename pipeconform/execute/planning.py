@@ -139,7 +139,7 @@ def plan_of(
         master_weights=isinstance(case.optimizer, Sgd) and case.optimizer.masters,
         loss_scaling=scaling,
         float32_sums=case.model.sums_in_float32,
-        table=given_csv(case, claim),
+        table=given_csv(case),
         late_receives=case.world.late_receives,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeconform.case.any_case import AnyCase
+from pipeconform.case.build.given_table import given_csv
 from pipeconform.case.case import (
     Adam,
     ByHand,
@@ -51,6 +52,9 @@ def describe_case(case: AnyCase) -> str:
     rows += [(f"stage {s}", _stage(stage)) for s, stage in enumerate(case.model.stages)]
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
+    rows += [("order" if n == 0 else "", line) for n, line in enumerate(_order(case))]
+    if case.world.late_receives:
+        rows.append(("receives", "posted as late as possible"))
     rows += [("perturbed", describe_perturbation(one)) for one in case.world.perturbations]
     if case.world.misplan is not None:
         rows.append(("misplanned", case.world.misplan.in_words()))
@@ -70,6 +74,12 @@ def _pipeline(case: Case) -> str:
         where = ""
     placed = f", placed as a {world.placement}" if world.placement else ""
     return f"{case.schedule}, p = {p}{where}, v = {case.stages_per_rank}{placed}"
+
+
+def _order(case: Case) -> Iterator[str]:
+    """The user's own table, a line per rank."""
+    for rank, line in enumerate((given_csv(case) or "").splitlines()):
+        yield f"pipeline rank {rank}: {line.replace(',', ' ')}"
 
 
 def describe_replicas(world: World) -> str:

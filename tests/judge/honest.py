@@ -103,7 +103,7 @@ def honest(
             shown.append(Observation(rank=rank, pipeline_rank=None, lived_on=FLAT, steps=steps))
             continue
         position = case.world.pipelines[number].index(rank)
-        given = () if case.world.order is None else given_table(case, claim)[position]
+        given = () if case.world.order is None else given_table(case)[position]
         made = _Rank(case, position, placement, masks or {}, shares, given)
         steps = tuple(made.step(step) for step in (right.steps, *right.others)[number])
         shown.append(

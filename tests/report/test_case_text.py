@@ -23,6 +23,7 @@ from pipeconform.case.case import (
     World,
     Zero,
 )
+from pipeconform.case.orders import Order
 from pipeconform.report.case_text import describe_case, describe_program
 from tests.case.examples import small_case, with_model
 
@@ -227,3 +228,23 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
     assert "passes a scalar tensor from stage 0 to 1, used by 1" in text
     assert "passes a stream tensor from stage 0 to 1, used by none" in text
     assert "load state, train(B = 4, m = 2, autocast), eval(B = 2, m = 1, inference_mode)" in text
+
+
+def test_an_order_of_the_users_own_shows_as_the_table_that_ranks_get():
+    world = World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1, in_turn=False))
+
+    lines = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world)).splitlines()
+
+    at = next(n for n, line in enumerate(lines) if line.startswith("order "))
+    assert [line.split(maxsplit=1)[-1].strip() for line in lines[at : at + 2]] == [
+        "pipeline rank 0: 0F1 0F0 0B1 0B0",
+        "pipeline rank 1: 1F1 1F0 1B1 1B0",
+    ]
+
+
+def test_receives_that_are_posted_late_show():
+    world = World(size=2, pipeline_ranks=(0, 1), late_receives=True)
+
+    text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
+
+    assert "receives  posted as late as possible" in text

@@ -73,7 +73,7 @@ def layout_facts(case: Case) -> dict[str, Any]:
         "planned": microbatches if set(microbatches.values()) != {right} else {},
         "stages_planned": counts if len(set(counts.values())) > 1 else {},
         "declared": _declared(case) if told else {},
-        "table": (given_csv(case, _claim(case)) or "").splitlines(),
+        "table": (given_csv(case) or "").splitlines(),
     }
 
 

@@ -44,7 +44,16 @@ def _with_many(d: Drawing, p: int, v: int) -> Size | None:
 
 
 def _ordered(*, in_turn: bool) -> Callable[[Drawing], World]:
-    return lambda d: structs.replace(bystanding(d), order=Order(seed=d.pick(_SEEDS), in_turn=in_turn))
+    def world(d: Drawing) -> World:
+        order = Order(
+            seed=d.pick(_SEEDS),
+            in_turn=in_turn,
+            placement="v" if d.claim.placement is Placement.V else "loop",
+            splits=d.claim.split_backward and d.claim.split_weights == "all",
+        )
+        return structs.replace(bystanding(d), order=order)
+
+    return world
 
 
 ORDERS = Subject(
