@@ -236,7 +236,7 @@ def test_an_order_of_the_users_own_shows_as_the_table_that_ranks_get():
     lines = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world)).splitlines()
 
     at = next(n for n, line in enumerate(lines) if line.startswith("order "))
-    assert [line.split(maxsplit=1)[-1].strip() for line in lines[at : at + 2]] == [
+    assert [line.removeprefix("order").strip() for line in lines[at : at + 2]] == [
         "pipeline rank 0: 0F1 0F0 0B1 0B0",
         "pipeline rank 1: 1F1 1F0 1B1 1B0",
     ]
