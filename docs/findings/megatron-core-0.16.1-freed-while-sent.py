@@ -11,7 +11,7 @@ Why: torch.distributed.isend forbids to change a tensor before the send is waite
   back.
 Requirement: FWD-1, SCH-1 and most others; by chance, which decides what is in the memory.
 Schedules: forward_backward_pipelining_with_interleaving with overlap_p2p_comm=True.
-Known: https://github.com/NVIDIA/Megatron-LM/pull/4047 (merged in March 2026, in no release of the index so far: NaN of
+Known: https://github.com/NVIDIA/Megatron-LM/pull/4047 (of March 2026, merged, in no release so far: NaN of
   a run on GB200; it says that no unit test could be made).
 Possible fix: as there, wait for the send before its output is deallocated.
 
