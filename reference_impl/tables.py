@@ -133,9 +133,7 @@ def given_table(text: str, *, placement: tuple[int, ...], num_ranks: int, num_mi
     table = from_csv(text, name=name, placement=placement, num_microbatches=num_microbatches)
     if table.num_ranks != num_ranks:
         raise ValueError(f"{name} is for p={table.num_ranks} ranks, not for p={num_ranks}")
-    if wrong := verify(table, communication=False):
-        raise ValueError(f"{name} cannot be carried out: {wrong[0]}")
-    return lower(table, receives="late")
+    return lower(_checked(table, name), receives="late")
 
 
 def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbatches: int) -> Table:
@@ -197,8 +195,12 @@ def _table_in(file: Path, *, num_ranks: int, num_microbatches: int) -> Table:
         )
     if not table.has_communication and num_ranks > 1:
         table = lower(table, receives="late")
+    return _checked(table, f"the table in {file}")
+
+
+def _checked(table: Table, name: str) -> Table:
     if wrong := verify(table):
-        raise ValueError(f"the table in {file} cannot be carried out: {wrong[0]}")
+        raise ValueError(f"{name} cannot be carried out: {wrong[0]}")
     return table
 
 

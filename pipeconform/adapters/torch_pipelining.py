@@ -195,22 +195,21 @@ class _TorchPipeline:
         # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
         known = plan.schedule in torch_release.CLASSES
         schedule_class: Any = torch_release.CLASSES[plan.schedule] if known else _named(plan.schedule)
-        if plan.table is not None:
-            schedule_class = schedules._PipelineScheduleRuntime
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         specs = {
             **_split_along(plan.batch_dim),
             **_merged_by(plan.output_rules),
             **_kwarg_specs(plan, self._modules),
+            **({"defer_pp_recv": True} if plan.late_receives else {}),
         }
-        late = {"defer_pp_recv": True} if plan.late_receives else {}
-        _require_taken(schedule_class, specs | late)
+        _require_taken(schedule_class, specs)
+        if plan.table is not None:  # a table takes what the schedule takes in whose place it is
+            schedule_class = schedules._PipelineScheduleRuntime
         self._schedule = schedule_class(
             stages if several else stages[0],
             plan.num_microbatches,
             loss_fn=_loss_of(plan) if plan.trains else None,
             **specs,
-            **late,
             scale_grads=plan.loss.reduction == "mean",
         )
         if plan.table is not None:

@@ -35,8 +35,9 @@ CLASSES: Mapping[str, Any] = {
 }
 """The schedules of this release."""
 
-_RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
-"""What carries out a table that a user loads; the schedules that are made of it have several stages per rank."""
+_RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", ())
+"""The class that carries out a table that a user loads, and that schedules for several stages per rank derive from; of
+no class if this release has none."""
 
 _SETTINGS: Mapping[str, tuple[Feature, ...]] = {
     "args_chunk_spec": (Feature.BATCH_DIM,),
@@ -72,7 +73,7 @@ def claims_here(claims: Capabilities) -> Capabilities:
     if not any("defer_pp_recv" in _parameters(one.__init__) for one in CLASSES.values()):
         features -= {Feature.LATE_RECEIVES}
         lacking.append("receives that are posted late: no schedule takes defer_pp_recv")
-    if _RUNTIME is None:
+    if not _RUNTIME:
         features -= {Feature.TABLES}
         lacking.append("orders of the user's own: there is no _PipelineScheduleRuntime")
     if "get_mesh" not in _parameters(pipelining.PipelineStage.__init__):
@@ -110,7 +111,7 @@ def _lacking(schedule: str) -> frozenset[Feature]:
     lacking = {
         feature for setting, features in _SETTINGS.items() if setting not in known for feature in features
     }
-    if _RUNTIME is None or not issubclass(CLASSES[schedule], _RUNTIME):
+    if not issubclass(CLASSES[schedule], _RUNTIME):
         lacking.add(Feature.TABLES)
     return frozenset(lacking)
 

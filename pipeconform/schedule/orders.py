@@ -1,4 +1,4 @@
-"""Orders of computing that nobody named: any order in which the computations of a step can run, chosen by a number.
+"""Orders that belong to no named schedule: any order in which the computations of a step can run, chosen by a number.
 
 The choice is the same on every machine and under every release of Python: of `random.Random` only ``random()`` is used,
 whose sequence for a seed is documented to stay.

@@ -1,4 +1,4 @@
-"""Orders that nobody named: every one can be run, and the same seed gives the same one."""
+"""Orders that belong to no named schedule: every one can be run, and the same seed gives the same one."""
 
 import itertools
 
