@@ -16,6 +16,7 @@
     │   └── LevelUnavailableError a level whose requirements the standard does not have yet
     ├── HarnessError          exit code 3: the harness itself failed
     │   ├── PoolError             rank processes could not be started or reached
+    │   │   ├── NoRanksError          ranks could not be started for several cells in a row
     │   │   └── TooFewAgentsError     attached ranks: fewer agents than the run's minimum, and none re-joined
     │   ├── VariantError          an environment setting did not take effect in the ranks
     │   └── NothingJudgedError    a run or a requirement that judged no example
@@ -114,6 +115,10 @@ class HarnessError(PipeconformError):
 
 class PoolError(HarnessError):
     """Rank processes could not be started or broke the protocol; see the stderr in the message."""
+
+
+class NoRanksError(PoolError):
+    """Ranks could not be started for several cells in a row: the machine, or its devices, cannot be used any more."""
 
 
 class TooFewAgentsError(PoolError):

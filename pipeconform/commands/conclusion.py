@@ -70,8 +70,9 @@ def conclude(
         if cells and github:
             where = ended.kept or written
             tell_github(result, where=where, expectations=expectations, known=known, err=show == "json")
+    resuming = "" if written is None else f"go on with: pipeconform run --resume {written.parent}"
     if ended.interrupted:
-        going_on = "" if written is None else f"; go on with: pipeconform run --resume {written.parent}"
+        going_on = f"; {resuming}" if resuming else ""
         kept = (
             ended.unwritten or f"results so far in {written}{going_on}" if cells else "nothing was judged yet"
         )
@@ -80,7 +81,10 @@ def conclude(
     if ended.unwritten:
         raise HarnessError(ended.unwritten)
     if ended.failures:
-        raise HarnessError(_failures(ended.failures))
+        ends_early = bool(cells) and not ended.complete
+        raise HarnessError(
+            _failures(ended.failures).rstrip() + (f"\n{resuming}" if ends_early and resuming else "")
+        )
     if any(cell.status == "error" and not cell.violations for cell in cells):
         raise HarnessError("some cells could not be judged; see ERR above for the reason")
     if not any(cell.is_judged for cell in cells):

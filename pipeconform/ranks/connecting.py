@@ -9,6 +9,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from pipeconform.ranks.devices import reason_against_sharing
+from pipeconform.ranks.probing import nccl_release
+
 if TYPE_CHECKING:
     import torch
 
@@ -74,7 +77,8 @@ def _from_the_rank_before(device: torch.device) -> float:
 
 def _advice(backend: str) -> str:
     if "nccl" in backend:
-        return ". Several ranks on one GPU need NCCL 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1"
+        reason = reason_against_sharing(nccl_release())
+        return "" if reason is None else f". If ranks share a GPU: {reason}"
     if "gloo" in backend:
         return (
             ". Gloo sends and receives tensors of the CPU only: use the device's own backend, or --device cpu"

@@ -10,7 +10,7 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.campaign.telling import tell, weights
 from pipeconform.campaign.told import Told, Weight
-from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError
+from pipeconform.errors import ContractError, HarnessError, NoRanksError, PoolError, TooFewAgentsError
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
 from pipeconform.session.journal import Journal, Known
@@ -19,6 +19,9 @@ from pipeconform.spec.selection import select_requirements
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["Judging"]
+
+_MOST_WITHOUT_RANKS = 3
+"""Cells in a row: each can take as long as ranks may take to start, a minute, and tells nothing."""
 
 
 class Judging:
@@ -44,6 +47,7 @@ class Judging:
         self._campaign.listener = listener
         self._columns = self._campaign.target.chosen(options.schedules)
         self._wanted = self._select()
+        self._without_ranks = 0
         self._journaled = None if journal is None else self._started(journal)
 
     def _started(self, journal: Journal) -> Journaled:
@@ -82,6 +86,7 @@ class Judging:
 
         Raises:
             TooFewAgentsError: there are too few agents left to execute cases.
+            NoRanksError: ranks could not be started for this cell and those before it.
         """
         if self._journaled is not None:
             return self._journaled.judged(
@@ -91,14 +96,26 @@ class Judging:
 
     def _judged(self, requirement: str, schedule: str, variant: str) -> Cell:
         try:
-            return judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
+            cell = judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
         except TooFewAgentsError:
             raise
         except (HarnessError, ContractError) as error:
+            self._count_ranks(error)
             reason = str(error) if isinstance(error, ContractError) else f"the harness failed: {error}"
             return Cell(
                 requirement=requirement, schedule=schedule, variant=variant, status="error", reason=reason
             )
+        if cell.executions:
+            self._without_ranks = 0
+        return cell
+
+    def _count_ranks(self, error: HarnessError | ContractError) -> None:
+        self._without_ranks = self._without_ranks + 1 if isinstance(error, PoolError) else 0
+        if self._without_ranks == _MOST_WITHOUT_RANKS:
+            raise NoRanksError(
+                f"ranks could not be started for {_MOST_WITHOUT_RANKS} cells in a row, so no others were tried; "
+                f"the last time: {error}"
+            ) from error
 
     def tell(self) -> Told:
         """A report: the run's description, environment and counts so far."""

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from pipeconform.campaign.told import Told, Weight, group_of
-from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError, UsageError
+from pipeconform.errors import ContractError, HarnessError, NoRanksError, TooFewAgentsError, UsageError
 from pipeconform.gate.strict import unexplained
 from pipeconform.ranks.cores import Cores
 from pipeconform.ranks.prestart import drop_ahead
@@ -214,7 +214,7 @@ class PytestRun:
             self._cores.share_among(self._workers - self._in_folder.num_ended())
         try:
             cell = self.judging.judge(*item.cell)
-        except TooFewAgentsError as error:
+        except (NoRanksError, TooFewAgentsError) as error:
             self._give_up(_refusal_of(error))
         item.user_properties.append((CELL, shown_json(msgspec.json.encode(cell).decode())))  # for junit.xml
         if cell.status in ("not_claimed", "skipped", "nothing_compared", "blocked"):
@@ -260,7 +260,7 @@ class PytestRun:
             return
         worker = node.gateway.id
         said = self._in_folder.said(worker)
-        if isinstance(said, Refusal) and (said.is_usage or said.lacks_agents or not self.gathered.cells):
+        if isinstance(said, Refusal) and (said.is_usage or said.lacks_ranks or not self.gathered.cells):
             _refuse(said)
         Bulletins(self._in_folder.folder).remove(worker)
         self._ends += 1
@@ -436,7 +436,7 @@ def _refusal_of(error: UsageError | ContractError | HarnessError) -> Refusal:
     return Refusal(
         f"the harness failed: {error}" if isinstance(error, HarnessError) else str(error),
         is_usage=isinstance(error, UsageError),
-        lacks_agents=isinstance(error, TooFewAgentsError),
+        lacks_ranks=isinstance(error, NoRanksError | TooFewAgentsError),
     )
 
 

@@ -40,8 +40,8 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     text: str
     is_usage: bool
     """Whether the user asked for something impossible; otherwise the harness failed."""
-    lacks_agents: bool = False
-    """Whether it has too few agents, so that another process in its place would have to wait for them, too."""
+    lacks_ranks: bool = False
+    """Whether its ranks cannot be started, so that another process in its place would wait for them, too."""
 
 
 class Share:
