@@ -6,15 +6,17 @@ a message needs no pickle.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import torch
+
+__all__ = ["Array", "memory_of"]
 
 _ITEM_BYTES = MappingProxyType(
     {
@@ -38,11 +40,11 @@ _ITEM_BYTES = MappingProxyType(
 _PLAIN = frozenset(
     {"bool", "uint8", "float16", *(f"{kind}{bits}" for kind in ("int", "float") for bits in (32, 64))}
 )
-"""Dtypes that numpy has as well."""
+"""Dtypes that numpy calls by the same name."""
 
 
 def _is_plain(tensor: torch.Tensor, dtype: str) -> bool:
-    """Whether numpy can read the tensor in place: of no subclass, on the CPU, strided, with no bit for its sign."""
+    """Whether the tensor's memory holds its value: of no subclass, on the CPU, strided, with no bit for its sign."""
     import torch
 
     return (
@@ -71,11 +73,10 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Array:
         """Record `tensor`, of any dtype, device and layout; only the value counts."""
-        import torch
 
         name = str(tensor.dtype).removeprefix("torch.")
         if _is_plain(tensor, name):
-            return cls._of_plain(tensor.detach().numpy(), name)
+            return cls._of_plain(tensor.detach(), name)
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         if flat.is_conj() or flat.is_neg():
             flat = flat.resolve_conj().resolve_neg()
@@ -83,15 +84,20 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
             flat = flat + 0.0  # one zero: the sign of a zero makes no difference
         elif flat.stride() != (1,):
             flat = flat.clone()  # one number expanded to one element counts as contiguous
-        data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-        return cls(name, tuple(tensor.shape), data)
+        return cls(name, tuple(tensor.shape), memory_of(flat))
 
     @classmethod
-    def _of_plain(cls, values: npt.NDArray[Any], dtype: str) -> Array:
-        """Record what numpy reads in place, in a third of the time: nearly every tensor."""
-        if values.dtype.kind == "f":
-            values = values + values.dtype.type(0)  # one zero: the sign of a zero makes no difference
-        return cls(dtype, values.shape, values.tobytes())
+    def _of_plain(cls, tensor: torch.Tensor, dtype: str) -> Array:
+        """Record what memory holds, in a third of the time: nearly every tensor."""
+        data = memory_of(tensor.contiguous())
+        if tensor.is_floating_point():
+            import numpy as np
+
+            values = np.frombuffer(data, dtype)
+            data = (
+                values + values.dtype.type(0)
+            ).tobytes()  # one zero: the sign of a zero makes no difference
+        return cls(dtype, tuple(tensor.shape), data)
 
     @property
     def size(self) -> int:
@@ -103,9 +109,20 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         import torch
 
         dtype = getattr(torch, self.dtype)
-        if not self.data:
-            return torch.empty(self.shape, dtype=dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=dtype).reshape(self.shape)
+        tensor = torch.empty(self.shape, dtype=dtype)
+        ctypes.memmove(
+            tensor.data_ptr(), self.data, len(self.data)
+        )  # torch's own memory: engines may resize it
+        return tensor
 
     def __repr__(self) -> str:
         return f"Array({self.dtype}{list(self.shape)})"
+
+
+def memory_of(tensor: torch.Tensor) -> bytes:
+    """The memory of a contiguous tensor on the CPU.
+
+    `Tensor.numpy` would do, but leaves the tensor's storage fixed, so that an engine that frees memory by
+    ``untyped_storage().resize_(0)`` would fail under observation only.
+    """
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())

@@ -37,3 +37,16 @@ def test_a_view_that_negates_is_recorded_with_its_value():
     assert negated.is_neg()
 
     assert Array.of(negated).tensor().tolist() == [-2.0]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(2, 3), torch.ones(2, 3).T, torch.ones(3).bfloat16(), torch.ones(2, dtype=torch.complex64)],
+    ids=["whole", "turned", "bfloat16", "complex"],
+)
+def test_what_was_recorded_can_be_resized_as_before_and_so_can_what_is_made_of_a_record(tensor):
+    """`Tensor.numpy` would fix its size: engines free the memory of what they have sent by resizing it."""
+    made = Array.of(tensor).tensor()
+
+    assert tensor.untyped_storage().resizable()
+    assert made.untyped_storage().resizable()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeconform.observe.array import memory_of
 from pipeconform.observe.traffic.cargo import tensors_of
 from pipeconform.observe.traffic.records import Arrived
 
@@ -67,5 +68,4 @@ def bytes_of(tensor: Tensor) -> bytes:
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return b""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor's part
-    flat = local.detach().contiguous().cpu().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+    return memory_of(local.detach().contiguous().cpu())
