@@ -73,7 +73,6 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Array:
         """Record `tensor`, of any dtype, device and layout; only the value counts."""
-
         name = str(tensor.dtype).removeprefix("torch.")
         if _is_plain(tensor, name):
             return cls._of_plain(tensor.detach(), name)
