@@ -16,7 +16,7 @@ OUT ?= pipeconform-results
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
-	@echo "make engines    judge DeepSpeed, megatron-core and torchgpipe, in an environment of their own"
+	@echo "make engines    judge DeepSpeed, megatron-core, ColossalAI and torchgpipe, in an environment of their own"
 	@echo "make torches    judge torch 2.9 to 2.15, in an environment each (25 GB)"
 	@echo "make gpu        everything that is to be known of a machine with an NVIDIA GPU; can be interrupted and repeated"
 	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
@@ -62,18 +62,23 @@ $(READY): pyproject.toml constraints.txt
 demo: $(if $(wildcard $(READY)),$(READY),$(INSTALLED))
 	$(BIN)/pipeconform run --impl torch --profile smoke -n $(WORKERS) --out $(OUT) || test $$? -eq 1
 
-# Installing DeepSpeed builds it from source; its compiled operators are left out.
+# Installing DeepSpeed builds it from source; its compiled operators are left out. ColossalAI asks for torch before 2.6 and
+# for much that its schedules do not use; what they use, DeepSpeed brings. Without it the others are judged.
 $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $(PINS) 'setuptools>=77' wheel ninja torch
 	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $(PINS) --no-build-isolation --editable '.[engines]'
+	-$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation colossalai==0.5.0
 	@touch $@
 
 # Fails on what two runs both show and docs/engines does not expect; skips engines that cannot be installed.
+# JUDGED names some of them.
+JUDGED ?=
 engines:
-	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES)
+	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES) $(JUDGED)
 
 # Releases of torch, one after the other; RELEASES and PROFILE choose. What is judged already is not judged again.
 RELEASES ?=

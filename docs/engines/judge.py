@@ -1,10 +1,10 @@
-"""Judge DeepSpeed, megatron-core and torchgpipe by the smoke profile, and hold them to what is known of them.
+"""Judge other engines by the smoke profile, and hold them to what is known of them.
 
-    make engines                                       # all three, in .venv-engines, which it sets up
+    make engines                                       # all four, in .venv-engines, which it sets up
     python docs/engines/judge.py megatron --limit 900
 
 A gate for continuous integration, which must not depend on chance. It fails on what a run and a second one both
-show and deepspeed.toml beside it does not expect, and on nothing else:
+show and the engine's file beside it (deepspeed.toml) does not expect, and on nothing else:
 
 - packages that cannot be had, built or imported are skipped with the reason;
 - what only one of two runs shows is reported as flaky;
@@ -33,6 +33,7 @@ from pathlib import Path
 ENGINES = {
     "deepspeed": "deepspeed.pipe",
     "megatron": "megatron.core.pipeline_parallel.schedules",
+    "colossalai": "colossalai",
     "torchgpipe": "torchgpipe",
 }
 """The adapters, and what they import."""

@@ -129,7 +129,7 @@ def worker(rank, case, folder):
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=WORLD,
-        timeout=timedelta(seconds=20),
+        timeout=timedelta(seconds=60),
     )
     import_schedules()
     Path(folder, f"{rank}.txt").write_text(run(rank, case))

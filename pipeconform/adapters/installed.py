@@ -10,14 +10,16 @@ from pipeconform.errors import Unsupported
 __all__ = ["require_release"]
 
 
-def require_release(distribution: str, *, at_least: tuple[int, int], extra: str) -> str:
-    """The installed release of `distribution`.
+def require_release(
+    distribution: str, *, at_least: tuple[int, int], extra: str = "", remedy: str = ""
+) -> str:
+    """The installed release of `distribution`, which comes with the `extra` of that name, or by another `remedy`.
 
     Raises:
         Unsupported: there is none, or it is older than `at_least`; the message says how to get one.
     """
     wanted = f"{distribution}>={'.'.join(map(str, at_least))}"
-    remedy = f"pip install 'pipeconform[{extra}]'"
+    remedy = remedy or f"pip install 'pipeconform[{extra}]'"
     try:
         found = metadata.version(distribution)
     except metadata.PackageNotFoundError as error:

@@ -33,6 +33,7 @@ BUILT_IN = {
     "deepspeed-zero1": "pipeconform.adapters.deepspeed:DeepSpeedZero1",
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
+    "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",

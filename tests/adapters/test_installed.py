@@ -8,7 +8,12 @@ from pipeconform.adapters.installed import require_release
 from pipeconform.errors import BadAdapterError, Unsupported
 from pipeconform.execute.implementation import BUILT_IN, describe
 
-ENGINES = {"deepspeed": "deepspeed", "megatron": "megatron-core", "torchgpipe": "torchgpipe"}
+ENGINES = {
+    "deepspeed": "deepspeed",
+    "megatron": "megatron-core",
+    "colossalai": "colossalai",
+    "torchgpipe": "torchgpipe",
+}
 
 
 def test_a_release_that_is_new_enough_is_named():
@@ -20,6 +25,11 @@ def test_an_older_one_is_refused_with_what_is_needed():
         Unsupported, match=r"pytest \S+ is not supported; it needs pytest>=999\.0: pip install"
     ):
         require_release("pytest", at_least=(999, 0), extra="any")
+
+
+def test_one_that_no_extra_brings_is_refused_with_its_own_remedy():
+    with pytest.raises(Unsupported, match=r"needs nobodys-engine>=1\.0: build it$"):
+        require_release("nobodys-engine", at_least=(1, 0), remedy="build it")
 
 
 def test_one_that_is_not_there_is_refused_with_the_extra_to_install():

@@ -19,7 +19,7 @@ from pipeconform.spec import profile, requirement
 
 ENGINES = Path(__file__).parent / "engines"
 WRONG = ENGINES / "wrong.py"
-RELEASES = {"deepspeed": "0.19.8", "megatron-core": "0.16.1", "torchgpipe": "0.0.7"}
+RELEASES = {"deepspeed": "0.19.8", "megatron-core": "0.16.1", "colossalai": "0.5.0", "torchgpipe": "0.0.7"}
 
 ASKED = ("FWD-1", "TRN-1", "TRN-2", "TRN-3", "TRN-14", "SCH-1", "SCH-7", "LIF-1", "LIF-6")
 CASES = [
@@ -32,6 +32,7 @@ CASES = [
     ("megatron", "megatron-core", "1F1B", (2, 3)),
     ("megatron", "megatron-core", "Interleaved1F1B", (2, 2)),
     ("megatron-lm", "megatron-core", "1F1B", (2, 3)),
+    ("colossalai", "colossalai", "1F1B", (2, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -53,6 +54,7 @@ MISTAKES = [
     (f"{WRONG}:ClipsByOwnNorm", "megatron-core", "1F1B", "TRN-24"),
     (f"{WRONG}:KeepsEndsApart", "megatron-core", "1F1B", "TRN-8"),
     (f"{WRONG}:CountsSharedTwice", "megatron-core", "1F1B", "TRN-21"),
+    (f"{WRONG}:DividesTwice", "colossalai", "1F1B", "TRN-3"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
 
@@ -125,6 +127,25 @@ def test_outputs_that_are_freed_while_they_are_sent_are_noticed():
         found = _statuses(campaign, asked, "Interleaved1F1B")
 
     assert not {"failed", "flaky"}.isdisjoint(found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "asked", "found"),
+    [
+        ("Interleaved1F1B", ("FWD-1", "TRN-5"), {"FWD-1": "passed", "TRN-5": "failed"}),
+        (
+            "ZBVZeroBubble",
+            ("FWD-1", "FWD-28", "SCH-9"),
+            {"FWD-1": "passed", "FWD-28": "crashed", "SCH-9": "error"},
+        ),
+    ],
+)
+def test_what_is_known_of_colossalai_is_seen(schedule, asked, found):
+    """Findings E16, E18 and E19."""
+    _require("colossalai")
+    with campaign_of(_options("colossalai", (2, 2))) as campaign:
+        assert _statuses(campaign, asked, schedule) == found
 
 
 NAMED = ("SCH-2", "SCH-3", "LIF-3", "LIF-7")

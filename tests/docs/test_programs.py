@@ -95,6 +95,13 @@ def test_every_built_in_adapter_has_a_program(outcomes):
     assert {name for name in BUILT_IN if not name.startswith("reference")} <= seen
 
 
+def test_every_requirement_that_colossalai_is_expected_to_break_has_a_program(outcomes, pytestconfig):
+    expected = tomllib.loads((pytestconfig.rootpath / "docs/engines/colossalai.toml").read_text("utf-8"))
+    seen = {one.requirement for one in outcomes.values() if one.implementation == "colossalai"}
+
+    assert {one["requirement"] for one in expected["expect"]} == seen
+
+
 def test_everything_that_deepspeed_is_expected_to_break_has_a_program(outcomes, pytestconfig):
     expected = tomllib.loads((pytestconfig.rootpath / "docs/engines/deepspeed.toml").read_text("utf-8"))
     seen = {

@@ -9,6 +9,7 @@ from pipeconform.reference_impl.single_process import SingleProcessPipeline, Sin
 from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
+from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
@@ -30,6 +31,15 @@ class AveragesTwice(SingleProcessReference):
 
 class AveragesTwiceOverTorchGPipe(TorchGPipe):
     """The same with torchgpipe."""
+
+    def build(self, plan: Plan):
+        function, m = plan.loss.function, plan.num_microbatches
+        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
+        return super().build(replace(plan, loss=loss))
+
+
+class DividesTwice(ColossalAI):
+    """Divides by m a loss that the engine divides by m."""
 
     def build(self, plan: Plan):
         function, m = plan.loss.function, plan.num_microbatches
