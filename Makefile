@@ -16,7 +16,7 @@ OUT ?= pipeconform-results
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
-	@echo "make engines    judge DeepSpeed, megatron-core, ColossalAI and torchgpipe, in an environment of their own"
+	@echo "make engines    judge DeepSpeed, megatron-core, ColossalAI, DualPipe and torchgpipe, in an environment of their own"
 	@echo "make torches    judge torch 2.9 to 2.15, in an environment each (25 GB)"
 	@echo "make gpu        everything that is to be known of a machine with an NVIDIA GPU; can be interrupted and repeated"
 	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
@@ -71,7 +71,7 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $(PINS) --no-build-isolation --editable '.[engines]'
 	-$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation colossalai==0.5.0
+	  --no-deps --no-build-isolation colossalai==0.5.0 dualpipe==1.0.0
 	@touch $@
 
 # Fails on what two runs both show and docs/engines does not expect; skips engines that cannot be installed.

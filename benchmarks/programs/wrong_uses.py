@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeconform.adapter import Plan
+from pipeconform.adapters.dualpipe import DualPipe
 from pipeconform.adapters.megatron import MegatronLM
 from pipeconform.adapters.torch_wrappers import TorchFullyShard
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["AveragesTwice", "AveragesTwiceInMegatronLM", "HalvesOutputs"]
+__all__ = ["AveragesTwice", "AveragesTwiceInDualPipe", "AveragesTwiceInMegatronLM", "HalvesOutputs"]
 
 
 class AveragesTwice(TorchGPipe):
@@ -26,6 +27,14 @@ class AveragesTwice(TorchGPipe):
 
 class AveragesTwiceInMegatronLM(MegatronLM):
     """megatron-core as Megatron-LM configures it, with a loss that is divided by m before the engine divides it."""
+
+    def build(self, plan: Plan) -> Any:
+        """Build the pipeline with a loss divided by m."""
+        return super().build(_divided(plan))
+
+
+class AveragesTwiceInDualPipe(DualPipe):
+    """DualPipe, whose losses are summed, with a loss that is divided by m."""
 
     def build(self, plan: Plan) -> Any:
         """Build the pipeline with a loss divided by m."""

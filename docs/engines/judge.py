@@ -1,6 +1,6 @@
 """Judge other engines by the smoke profile, and hold them to what is known of them.
 
-    make engines                                       # all four, in .venv-engines, which it sets up
+    make engines                                       # all of them, in .venv-engines, which it sets up
     python docs/engines/judge.py megatron --limit 900
 
 A gate for continuous integration, which must not depend on chance. It fails on what a run and a second one both
@@ -34,6 +34,7 @@ ENGINES = {
     "deepspeed": "deepspeed.pipe",
     "megatron": "megatron.core.pipeline_parallel.schedules",
     "colossalai": "colossalai",
+    "dualpipe": "dualpipe.dualpipe",
     "torchgpipe": "torchgpipe",
 }
 """The adapters, and what they import."""

@@ -34,6 +34,7 @@ BUILT_IN = {
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
+    "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",

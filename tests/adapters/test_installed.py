@@ -12,6 +12,7 @@ ENGINES = {
     "deepspeed": "deepspeed",
     "megatron": "megatron-core",
     "colossalai": "colossalai",
+    "dualpipe": "dualpipe",
     "torchgpipe": "torchgpipe",
 }
 

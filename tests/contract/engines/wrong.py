@@ -11,6 +11,7 @@ from torch import Tensor
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
 from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
+from pipeconform.adapters.dualpipe import DualPipe
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
@@ -45,6 +46,15 @@ class DividesTwice(ColossalAI):
         function, m = plan.loss.function, plan.num_microbatches
         loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
         return super().build(replace(plan, loss=loss))
+
+
+class KeepsOwnersApart(DualPipe):
+    """Takes the gradients of one of a stage's two ranks for all of them."""
+
+    def build(self, plan: Plan):
+        built = super().build(plan)
+        built._owners = None
+        return built
 
 
 class ReadsClearedGradients(DeepSpeed):
