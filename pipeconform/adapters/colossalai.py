@@ -62,9 +62,8 @@ _CAPABILITIES = Capabilities(
             stages_per_rank=(2, 3, 4),
             min_ranks=2,
             microbatches=MicrobatchRule.MULTIPLE_OF_RANKS,
-            boundary=replace(
-                _BOUNDARY, differ=False
-            ),  # a rank keeps shapes and dtypes once, for all its stages
+            # a rank keeps shapes and dtypes once, for all its stages
+            boundary=replace(_BOUNDARY, differ=False),
         ),
         ScheduleClaim(
             name=_ZERO_BUBBLE,  # in an order that follows from costs, so of no family

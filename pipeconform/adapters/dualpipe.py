@@ -11,9 +11,9 @@ Modules may leave weight gradients to the engine's store; the contract's do not,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["DualPipe"]
 
@@ -77,25 +78,13 @@ _FEATURES = frozenset(
 )
 
 
-class _TorchOnCpu(ModuleType):
-    """Replaces ``torch`` in the engine's modules if the run is on the CPU: they make their tensors on CUDA."""
-
-    cuda = SimpleNamespace(current_device=lambda: "cpu")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def empty(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
-        """``torch.empty`` on the CPU, also where CUDA was meant."""
-        return torch.empty(*size, device="cpu", **options)
-
-
 class _DualPipePipeline:
     """One rank's two stages and the engine for them; `owners` are the two ranks that have them, None if it is one."""
 
     def __init__(self, plan: Plan, owners: dist.ProcessGroup | None) -> None:
         import dualpipe
 
+        run_on(plan.ranks.device, *_modules())
         rank, size = plan.ranks.pipeline_rank, len(plan.ranks.pipeline_ranks)
         assert rank is not None, "others are bystanders"
         self._is_v, self._owners = plan.schedule == _V, owners
@@ -210,18 +199,8 @@ class DualPipe:
         return Description(name="dualpipe", version=release, capabilities=claims, packages=("dualpipe",))
 
     def setup_process(self) -> None:
-        """Have the engine make its tensors on the CPU if the run is there."""
-        import dualpipe.comm
-        import dualpipe.dualpipe
-
-        modules = [dualpipe.comm, dualpipe.dualpipe]
-        if find_spec("dualpipe.dualpipev") is not None:
-            import dualpipe.dualpipev
-
-            modules.append(dualpipe.dualpipev)
-        if dist.get_backend() == "gloo":
-            for module in modules:
-                module.torch = _TorchOnCpu("torch")
+        """Import the engine."""
+        import dualpipe  # noqa: F401 - so that the first pipeline is built as fast as the others
 
     def build(self, plan: Plan) -> _DualPipePipeline | Bystander:
         members, rank = plan.ranks.pipeline_ranks, plan.ranks.pipeline_rank
@@ -231,6 +210,12 @@ class DualPipe:
         if rank is None:
             return Bystander()
         return _DualPipePipeline(plan, pairs[min(rank, len(members) - 1 - rank)])
+
+
+def _modules() -> list[Any]:
+    """The engine's modules that make tensors."""
+    names = ("comm", "dualpipe", "dualpipev")
+    return [import_module(f"dualpipe.{one}") for one in names if find_spec(f"dualpipe.{one}") is not None]
 
 
 def _joined(parts: Sequence[Microbatch], *, dim: int) -> tuple[torch.Tensor, ...]:

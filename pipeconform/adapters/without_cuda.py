@@ -27,6 +27,10 @@ class TorchWithoutCuda(ModuleType):
         """``torch.zeros``, on the CPU if CUDA was meant."""
         return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
 
+    def empty(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        """``torch.empty``, on the CPU if CUDA was meant."""
+        return torch.empty(*size, device="cpu" if device == "cuda" else device, **options)
+
     def tensor(self, data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.tensor``, on the CPU if CUDA was meant."""
         return torch.tensor(data, device="cpu" if device == "cuda" else device, **options)

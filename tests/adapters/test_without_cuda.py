@@ -12,6 +12,7 @@ SEEN = TorchWithoutCuda("torch")
 def test_what_is_meant_for_cuda_lands_on_the_cpu():
     assert SEEN.zeros(2, 3, dtype=torch.int, device="cuda").device == torch.device("cpu")
     assert SEEN.tensor([1.0], device="cuda").device == torch.device("cpu")
+    assert SEEN.empty(2, device="cuda").device == torch.device("cpu")
     assert SEEN.cuda.current_device() == "cpu"
     assert SEEN.cuda.synchronize() is None
 
