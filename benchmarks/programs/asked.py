@@ -89,6 +89,16 @@ USED_WRONGLY = (
         tells="times the reference's",
     ),
     WrongUse(
+        name="dualpipe-default-averages-twice",
+        right="dualpipe-default",
+        distribution="dualpipe",
+        summary="the gradient is divided by m; what the engine itself does wrong, the reference has no schedule for",
+        requirement="TRN-3",
+        schedule="DualPipe",
+        reference=f"{_WRONG_USES}:AveragesTwiceInDualPipeDefault",
+        tells="times the reference's",
+    ),
+    WrongUse(
         name="fully-shard-halves-outputs",
         right="torch-fully-shard",
         distribution="torch",

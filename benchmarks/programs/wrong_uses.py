@@ -8,13 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeconform.adapter import Plan
-from pipeconform.adapters.dualpipe import DualPipe
+from pipeconform.adapters.dualpipe import DualPipe, DualPipeDefault
 from pipeconform.adapters.megatron import MegatronLM
 from pipeconform.adapters.torch_wrappers import TorchFullyShard
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["AveragesTwice", "AveragesTwiceInDualPipe", "AveragesTwiceInMegatronLM", "HalvesOutputs"]
+__all__ = [
+    "AveragesTwice",
+    "AveragesTwiceInDualPipe",
+    "AveragesTwiceInDualPipeDefault",
+    "AveragesTwiceInMegatronLM",
+    "HalvesOutputs",
+]
 
 
 class AveragesTwice(TorchGPipe):
@@ -35,6 +41,14 @@ class AveragesTwiceInMegatronLM(MegatronLM):
 
 class AveragesTwiceInDualPipe(DualPipe):
     """DualPipe, whose losses are summed, with a loss that is divided by m."""
+
+    def build(self, plan: Plan) -> Any:
+        """Build the pipeline with a loss divided by m."""
+        return super().build(_divided(plan))
+
+
+class AveragesTwiceInDualPipeDefault(DualPipeDefault):
+    """The same where outputs are not asked for."""
 
     def build(self, plan: Plan) -> Any:
         """Build the pipeline with a loss divided by m."""

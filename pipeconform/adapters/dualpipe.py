@@ -42,7 +42,7 @@ from pipeconform.adapter import (
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.without_cuda import run_on
 
-__all__ = ["DualPipe"]
+__all__ = ["DualPipe", "DualPipeDefault"]
 
 _V = "DualPipeV"
 _TWO_DIRECTIONS = ScheduleClaim(
@@ -81,13 +81,13 @@ _FEATURES = frozenset(
 class _DualPipePipeline:
     """One rank's two stages and the engine for them; `owners` are the two ranks that have them, None if it is one."""
 
-    def __init__(self, plan: Plan, owners: dist.ProcessGroup | None) -> None:
+    def __init__(self, plan: Plan, owners: dist.ProcessGroup | None, *, returns_outputs: bool) -> None:
         import dualpipe
 
         run_on(plan.ranks.device, *_modules())
         rank, size = plan.ranks.pipeline_rank, len(plan.ranks.pipeline_ranks)
         assert rank is not None, "others are bystanders"
-        self._is_v, self._owners = plan.schedule == _V, owners
+        self._is_v, self._owners, self._returns_outputs = plan.schedule == _V, owners, returns_outputs
         self._loss, self._modules = plan.loss, plan.build_owned()
         last = len(plan.stages) - 1
         edge = plan.boundaries()[0].tensors
@@ -118,7 +118,10 @@ class _DualPipePipeline:
         before = self._set_apart() if trains and self._owners is not None else {}
         with torch.set_grad_enabled(trains):
             losses, output = self._engine.step(
-                *_joined([parts[k] for k in entering], dim=dim), num_chunks=m, return_outputs=True, **given
+                *_joined([parts[k] for k in entering], dim=dim),
+                num_chunks=m,
+                return_outputs=self._returns_outputs,
+                **given,
             )
         for parameter, earlier in before.items():
             self._add_up(parameter, earlier)
@@ -175,7 +178,10 @@ class _DualPipePipeline:
 
 
 class DualPipe:
-    """Adapter for ``dualpipe.DualPipe`` and ``dualpipe.DualPipeV``."""
+    """Adapter for ``dualpipe.DualPipe`` and ``dualpipe.DualPipeV``, with outputs that are asked for."""
+
+    returns_outputs = True
+    """Whether outputs are asked for; if not, the engine frees what a stage returned once it is sent."""
 
     def describe(self) -> Description:
         """The documented features of both; raises `Unsupported` if they are not installed."""
@@ -184,7 +190,7 @@ class DualPipe:
         has_v = spec is not None and Path(spec.origin or "").with_name("dualpipev.py").is_file()
         claims = Capabilities(
             schedules=(_TWO_DIRECTIONS, *([_ONE_V] if has_v else [])),
-            features=_FEATURES,
+            features=_FEATURES if self.returns_outputs else _FEATURES - {Feature.OUTPUTS},
             boundary=BoundaryClaim(
                 max_tensors=3,
                 containers=("tensor", "tuple"),
@@ -205,11 +211,20 @@ class DualPipe:
     def build(self, plan: Plan) -> _DualPipePipeline | Bystander:
         members, rank = plan.ranks.pipeline_ranks, plan.ranks.pipeline_rank
         if plan.schedule == _V:
-            return Bystander() if rank is None else _DualPipePipeline(plan, None)
+            return Bystander() if rank is None else self._built(plan, None)
         pairs = [dist.new_group([a, b]) for a, b in zip(members, reversed(members), strict=True) if a < b]
         if rank is None:
             return Bystander()
-        return _DualPipePipeline(plan, pairs[min(rank, len(members) - 1 - rank)])
+        return self._built(plan, pairs[min(rank, len(members) - 1 - rank)])
+
+    def _built(self, plan: Plan, owners: dist.ProcessGroup | None) -> _DualPipePipeline:
+        return _DualPipePipeline(plan, owners, returns_outputs=self.returns_outputs)
+
+
+class DualPipeDefault(DualPipe):
+    """The same as it is called by default: outputs are not asked for, and freed."""
+
+    returns_outputs = False
 
 
 def _modules() -> list[Any]:

@@ -35,6 +35,7 @@ BUILT_IN = {
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
+    "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",

@@ -40,12 +40,13 @@ CASES = [
     ("megatron-lm", "megatron-core", "1F1B", (2, 3)),
     ("colossalai", "colossalai", "1F1B", (2, 3)),
     ("dualpipe", "dualpipe", "DualPipe", (2, 2)),
+    ("dualpipe-default", "dualpipe", "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
 NOT_CLAIMED = {"two_direction": ("LIF-1",)}
 """What an engine does not claim of what is asked: it evaluates nothing."""
-KNOWN = {"dualpipe": {"LIF-6": "error"}}
+KNOWN = {name: {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")}
 """What an engine is known to break of what is asked: finding E23, in a model with a frozen stage."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
