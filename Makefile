@@ -63,7 +63,8 @@ demo: $(if $(wildcard $(READY)),$(READY),$(INSTALLED))
 	$(BIN)/pipeconform run --impl torch --profile smoke -n $(WORKERS) --out $(OUT) || test $$? -eq 1
 
 # Installing DeepSpeed builds it from source; its compiled operators are left out. ColossalAI asks for torch before 2.6 and
-# for much that its schedules do not use; what they use, DeepSpeed brings. Without it the others are judged.
+# for much that its schedules do not use; what they use, DeepSpeed brings. DualPipe is installed likewise. Without these
+# two the others are judged.
 $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \

@@ -23,43 +23,30 @@ __all__ = [
 ]
 
 
-class AveragesTwice(TorchGPipe):
+class _Divided:
+    """In front of an adapter: its pipelines are built with a loss divided by m."""
+
+    def build(self, plan: Plan) -> Any:
+        """Build the pipeline with a loss divided by m."""
+        function, m = plan.loss.function, plan.num_microbatches
+        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
+        return super().build(replace(plan, loss=loss))  # type: ignore[misc]
+
+
+class AveragesTwice(_Divided, TorchGPipe):
     """torchgpipe, with a loss that is averaged over the microbatches after the merged output has averaged it."""
 
-    def build(self, plan: Plan) -> Any:
-        """Build the pipeline with a loss divided by m."""
-        return super().build(_divided(plan))
 
-
-class AveragesTwiceInMegatronLM(MegatronLM):
+class AveragesTwiceInMegatronLM(_Divided, MegatronLM):
     """megatron-core as Megatron-LM configures it, with a loss that is divided by m before the engine divides it."""
 
-    def build(self, plan: Plan) -> Any:
-        """Build the pipeline with a loss divided by m."""
-        return super().build(_divided(plan))
 
-
-class AveragesTwiceInDualPipe(DualPipe):
+class AveragesTwiceInDualPipe(_Divided, DualPipe):
     """DualPipe, whose losses are summed, with a loss that is divided by m."""
 
-    def build(self, plan: Plan) -> Any:
-        """Build the pipeline with a loss divided by m."""
-        return super().build(_divided(plan))
 
-
-class AveragesTwiceInDualPipeDefault(DualPipeDefault):
+class AveragesTwiceInDualPipeDefault(_Divided, DualPipeDefault):
     """The same where outputs are not asked for."""
-
-    def build(self, plan: Plan) -> Any:
-        """Build the pipeline with a loss divided by m."""
-        return super().build(_divided(plan))
-
-
-def _divided(plan: Plan) -> Plan:
-    function, m = plan.loss.function, plan.num_microbatches
-    return replace(
-        plan, loss=replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
-    )
 
 
 class HalvesOutputs(TorchFullyShard):

@@ -16,8 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +44,7 @@ from pipeconform.adapter import (
     optimizer_of,
 )
 from pipeconform.adapters.chained import Chained
-from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.installed import has_file, require_release
 from pipeconform.errors import Unsupported
 
 __all__ = ["DeepSpeed", "DeepSpeedZero1"]
@@ -251,10 +249,8 @@ class DeepSpeedZero1(DeepSpeed):
 
 
 def _offered(claims: Capabilities) -> Capabilities:
-    """Without DualPipeV where the installed release has none; looked for by its file, because to import is slow."""
-    spec = find_spec("deepspeed")
-    folder = Path(spec.origin or "").parent if spec is not None else Path()
-    if (folder / "runtime" / "pipe" / "dualpipev.py").is_file():
+    """Without DualPipeV where the installed release has none."""
+    if has_file("deepspeed", "runtime", "pipe", "dualpipev.py"):
         return claims
     return replace(claims, schedules=tuple(one for one in claims.schedules if one.name != _DUAL_PIPE_V))
 

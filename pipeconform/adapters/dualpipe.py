@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +37,7 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.installed import has_file, require_release
 from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["DualPipe", "DualPipeDefault"]
@@ -186,10 +184,8 @@ class DualPipe:
     def describe(self) -> Description:
         """The documented features of both; raises `Unsupported` if they are not installed."""
         release = require_release("dualpipe", at_least=(1, 0), remedy="pip install dualpipe")
-        spec = find_spec("dualpipe")
-        has_v = spec is not None and Path(spec.origin or "").with_name("dualpipev.py").is_file()
         claims = Capabilities(
-            schedules=(_TWO_DIRECTIONS, *([_ONE_V] if has_v else [])),
+            schedules=(_TWO_DIRECTIONS, *([_ONE_V] if has_file("dualpipe", "dualpipev.py") else [])),
             features=_FEATURES if self.returns_outputs else _FEATURES - {Feature.OUTPUTS},
             boundary=BoundaryClaim(
                 max_tensors=3,
@@ -230,7 +226,7 @@ class DualPipeDefault(DualPipe):
 def _modules() -> list[Any]:
     """The engine's modules that make tensors."""
     names = ("comm", "dualpipe", "dualpipev")
-    return [import_module(f"dualpipe.{one}") for one in names if find_spec(f"dualpipe.{one}") is not None]
+    return [import_module(f"dualpipe.{one}") for one in names if has_file("dualpipe", f"{one}.py")]
 
 
 def _joined(parts: Sequence[Microbatch], *, dim: int) -> tuple[torch.Tensor, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 
 from pipeconform.errors import Unsupported
 
-__all__ = ["require_release"]
+__all__ = ["has_file", "require_release"]
 
 
 def require_release(
@@ -28,3 +30,9 @@ def require_release(
     if numbers is None or (int(numbers[1]), int(numbers[2])) < at_least:
         raise Unsupported(f"{distribution} {found} is not supported; it needs {wanted}: {remedy}")
     return found
+
+
+def has_file(package: str, *path: str) -> bool:
+    """Whether the installed release of a package has a file at `path` inside of it; to import it would be slow."""
+    spec = find_spec(package)
+    return spec is not None and Path(spec.origin or "").parent.joinpath(*path).is_file()

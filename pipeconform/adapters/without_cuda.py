@@ -25,15 +25,19 @@ class TorchWithoutCuda(ModuleType):
 
     def zeros(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.zeros``, on the CPU if CUDA was meant."""
-        return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
+        return torch.zeros(*size, device=_meant(device), **options)
 
     def empty(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.empty``, on the CPU if CUDA was meant."""
-        return torch.empty(*size, device="cpu" if device == "cuda" else device, **options)
+        return torch.empty(*size, device=_meant(device), **options)
 
     def tensor(self, data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
         """``torch.tensor``, on the CPU if CUDA was meant."""
-        return torch.tensor(data, device="cpu" if device == "cuda" else device, **options)
+        return torch.tensor(data, device=_meant(device), **options)
+
+
+def _meant(device: Any) -> Any:
+    return "cpu" if device == "cuda" else device
 
 
 def run_on(device: torch.device, *modules: Any) -> None:

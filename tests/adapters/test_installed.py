@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.installed import has_file, require_release
 from pipeconform.errors import BadAdapterError, Unsupported
 from pipeconform.execute.implementation import BUILT_IN, describe
 
@@ -19,6 +19,12 @@ ENGINES = {
 
 def test_a_release_that_is_new_enough_is_named():
     assert require_release("pytest", at_least=(1, 0), extra="any") == metadata.version("pytest")
+
+
+def test_a_file_of_a_release_is_found_without_importing_it():
+    assert has_file("pytest", "__init__.py")
+    assert not has_file("pytest", "no_such.py")
+    assert not has_file("nobodys_engine", "__init__.py")
 
 
 def test_an_older_one_is_refused_with_what_is_needed():

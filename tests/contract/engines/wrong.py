@@ -30,22 +30,25 @@ class AveragesTwice(SingleProcessReference):
     pipeline = _AveragingPipeline
 
 
+def _divided(plan: Plan) -> Plan:
+    function, m = plan.loss.function, plan.num_microbatches
+    return replace(
+        plan, loss=replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
+    )
+
+
 class AveragesTwiceOverTorchGPipe(TorchGPipe):
     """The same with torchgpipe."""
 
     def build(self, plan: Plan):
-        function, m = plan.loss.function, plan.num_microbatches
-        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
-        return super().build(replace(plan, loss=loss))
+        return super().build(_divided(plan))
 
 
 class DividesTwice(ColossalAI):
     """Divides by m a loss that the engine divides by m."""
 
     def build(self, plan: Plan):
-        function, m = plan.loss.function, plan.num_microbatches
-        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
-        return super().build(replace(plan, loss=loss))
+        return super().build(_divided(plan))
 
 
 class KeepsOwnersApart(DualPipe):
