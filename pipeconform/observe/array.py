@@ -93,9 +93,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
             import numpy as np
 
             values = np.frombuffer(data, dtype)
-            data = (
-                values + values.dtype.type(0)
-            ).tobytes()  # one zero: the sign of a zero makes no difference
+            # one zero: the sign of a zero makes no difference
+            data = (values + values.dtype.type(0)).tobytes()
         return cls(dtype, tuple(tensor.shape), data)
 
     @property
@@ -108,10 +107,9 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         import torch
 
         dtype = getattr(torch, self.dtype)
+        # in memory of torch's own, which engines may resize
         tensor = torch.empty(self.shape, dtype=dtype)
-        ctypes.memmove(
-            tensor.data_ptr(), self.data, len(self.data)
-        )  # torch's own memory: engines may resize it
+        ctypes.memmove(tensor.data_ptr(), self.data, len(self.data))
         return tensor
 
     def __repr__(self) -> str:
