@@ -384,6 +384,7 @@ class MistakeKind(StrEnum):
     NEIGHBOURS = (
         "neighbours"  # two adjacent stages declare different boundaries (`Plan.declared`): all ranks raise
     )
+    TABLE = "table"  # a `Plan.table` that cannot be carried out; it is the same on all ranks, and all raise
 
 
 @dataclass(frozen=True, kw_only=True)

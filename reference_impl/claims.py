@@ -62,6 +62,7 @@ ERRORS = ErrorContract(
         MistakeKind.EXCEPTION: ("StageError",),
         MistakeKind.PLAN: ("ValueError",),
         MistakeKind.NEIGHBOURS: ("ValueError",),
+        MistakeKind.TABLE: ("ValueError", "BadTableError"),
     },
     tells_others=True,
 )

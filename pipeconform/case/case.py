@@ -189,7 +189,12 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"a pipeline needs at least one rank and one stage per rank, not p = {p}, v = {v}"
     planned = p * v + num_surplus(world.misplan, num_ranks=p)
     if world.misplan is not None:
-        yield from impossible_misplan(world.misplan, num_ranks=p, num_stages=stages)
+        yield from impossible_misplan(
+            world.misplan,
+            num_ranks=p,
+            num_stages=stages,
+            table_of=case.trains[0].num_microbatches if world.order is not None and case.trains else None,
+        )
     if stages != planned:
         yield (
             f"model.stages has {stages} stages, but p = {p} ranks with v = {v} stages each need {planned}: "

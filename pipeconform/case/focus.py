@@ -98,6 +98,7 @@ class Focus(StrEnum):
     RAISES = "exceptions in stages and losses"
     MISPLANNED = "plans that are wrong"
     NEIGHBOURS = "stages that disagree about their boundary"
+    WRONG_TABLE = "tables that cannot be carried out"
     REPLICAS = "replicas"
     SHARDED = "sharded replicas"
     REPLICA_CONTENTS = "replicas whose parameters are not used alike"

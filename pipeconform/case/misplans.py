@@ -11,13 +11,49 @@ from typing import Literal
 from pipeconform.case.strict import Strict
 from pipeconform.claims import MistakeKind
 
-__all__ = ["UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
+__all__ = ["NO_COMPUTATION", "PLACED", "TABLES", "UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
 
 HowPlanned = Literal[
-    "remainder", "single", "schedule", "stages", "microbatches", "metadata", "shape", "dtype"
+    "remainder",
+    "single",
+    "schedule",
+    "stages",
+    "microbatches",
+    "metadata",
+    "shape",
+    "dtype",
+    "no forward",
+    "no backward",
+    "forward twice",
+    "backward twice",
+    "backward first",
+    "other microbatch",
+    "no computation",
+    "circle",
+    "no line",
+    "lines exchanged",
 ]
 
+TABLES: tuple[HowPlanned, ...] = (
+    "no forward",
+    "no backward",
+    "forward twice",
+    "backward twice",
+    "backward first",
+    "other microbatch",
+    "no computation",
+    "circle",
+    "no line",
+    "lines exchanged",
+)
+"""What makes a table one that cannot be carried out."""
+
 UNKNOWN_SCHEDULE = "NoSuchSchedule"
+NO_COMPUTATION = "0X0"
+"""A cell of a table that is no computation."""
+
+PLACED: tuple[HowPlanned, ...] = TABLES[:5] + TABLES[6:7]
+"""What is about one stage's computation for one microbatch."""
 
 
 class Misplan(Strict, frozen=True, kw_only=True):
@@ -27,6 +63,13 @@ class Misplan(Strict, frozen=True, kw_only=True):
     one (``single``), an unknown schedule (``schedule``), or a `stage` whose declared output has another ``shape`` or
     ``dtype`` than the declared input of the next stage. On one rank only: one more stage per rank (``stages``), another
     `number` of ``microbatches``, no description of the boundaries (``metadata``), or an unknown schedule.
+
+    Or the table of the case's order cannot be carried out, and every rank is given it: of a `stage` and the microbatch
+    `number` it lacks the forward or the backward, has one of them twice, has the backward before the forward, or a
+    cell that is ``no computation`` in the forward's place; a microbatch that the step does not have stands in the place
+    of the last one (``other microbatch``); the first and the last stage wait for each other (``circle``); the last
+    rank's line is missing (``no line``), or those of the first two ranks are exchanged. Of a backward in two parts, the
+    second one is meant where one is missing or there twice, the first one where it comes too early.
 
     Surplus stages are the last ones of the case's model.
     """
@@ -40,6 +83,8 @@ class Misplan(Strict, frozen=True, kw_only=True):
     @property
     def kind(self) -> MistakeKind:
         """The kind of mistake about which an implementation may promise an error."""
+        if self.how in TABLES:
+            return MistakeKind.TABLE
         return MistakeKind.NEIGHBOURS if self.how in ("shape", "dtype") else MistakeKind.PLAN
 
     def in_words(self) -> str:
@@ -58,6 +103,24 @@ class Misplan(Strict, frozen=True, kw_only=True):
                 return f"{whose} has {self.number} microbatches"
             case "metadata":
                 return f"{whose} does not describe the boundaries, but the plans of the others do"
+            case "no forward" | "no backward":
+                return f"the table has {self.how} of stage {self.stage} for microbatch {self.number}"
+            case "forward twice" | "backward twice":
+                which = self.how.removesuffix(" twice")
+                return f"the table has the {which} of stage {self.stage} for microbatch {self.number} twice"
+            case "backward first":
+                return f"in the table the backward of stage {self.stage} for microbatch {self.number} is before its forward"
+            case "no computation":
+                what = f"the forward of stage {self.stage} for microbatch {self.number}"
+                return f"a cell of the table is {NO_COMPUTATION} in the place of {what}"
+            case "other microbatch":
+                return "the table has a microbatch that the step does not have in the place of the last one"
+            case "circle":
+                return "in the table the first and the last stage wait for each other"
+            case "no line":
+                return "the table has no line for the last rank"
+            case "lines exchanged":
+                return "the lines of the first two ranks are exchanged in the table"
         return (
             f"the plan declares another {self.how} for the output of stage {self.stage} than for the input of stage "
             f"{self.stage + 1}"
@@ -77,9 +140,21 @@ def num_surplus(misplan: Misplan | None, *, num_ranks: int) -> int:
     return 0
 
 
-def impossible_misplan(one: Misplan, *, num_ranks: int, num_stages: int) -> Iterator[str]:
-    """Yield the reasons why such a wrong plan is impossible."""
+def impossible_misplan(
+    one: Misplan, *, num_ranks: int, num_stages: int, table_of: int | None
+) -> Iterator[str]:
+    """Yield the reasons why such a wrong plan is impossible.
+
+    Args:
+        one: The wrong plan.
+        num_ranks: p.
+        num_stages: The number of stages.
+        table_of: The number of microbatches of the table in the right plan; None if it has no table.
+    """
     name = "world.misplan"
+    if one.how in TABLES:
+        yield from _impossible_table(one, num_ranks=num_ranks, num_stages=num_stages, table_of=table_of)
+        return
     if one.rank is not None and not 0 <= one.rank < num_ranks:
         yield f"{name}.rank {one.rank} is outside 0…{num_ranks - 1}"
     if (one.rank is None) == (one.how in _ALONE):
@@ -92,3 +167,20 @@ def impossible_misplan(one: Misplan, *, num_ranks: int, num_stages: int) -> Iter
         yield f"{name}.stage {one.stage} has no stage after it"
     if (one.how == "microbatches") != (one.number > 0):
         yield f"{name}.number {one.number} must be above 0 with how 'microbatches', and 0 otherwise"
+
+
+def _impossible_table(one: Misplan, *, num_ranks: int, num_stages: int, table_of: int | None) -> Iterator[str]:
+    name = "world.misplan"
+    if table_of is None:
+        yield f"{name}.how {one.how!r} changes a table, but world.order is None"
+        return
+    if one.rank is not None:
+        yield f"{name}.how {one.how!r} changes every rank's plan, but {name}.rank is {one.rank}"
+    stages, microbatches = (num_stages, table_of) if one.how in PLACED else (1, 1)
+    for field, value, end in (("stage", one.stage, stages), ("number", one.number, microbatches)):
+        if not 0 <= value < end:
+            yield f"{name}.{field} {value} is outside 0…{end - 1} with how {one.how!r}"
+    if one.how in ("circle", "no line", "lines exchanged") and num_ranks < 2:
+        yield f"{name}.how {one.how!r} needs at least two ranks"
+    if one.how == "circle" and table_of < 2:
+        yield f"{name}.how 'circle' needs at least two microbatches, but there is one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case.case import Case, Eval, Step, Train
+from pipeconform.case.misplans import TABLES
 
 __all__ = ["planned_for", "right_cases"]
 
@@ -15,7 +16,7 @@ def planned_for(case: Case, position: int | None) -> Case:
     The result has no misplan if the wrong plan is a valid case by itself; otherwise it keeps the misplan.
     """
     one = case.world.misplan
-    if one is None or one.how in ("metadata", "shape", "dtype"):
+    if one is None or one.how in ("metadata", "shape", "dtype", *TABLES):
         return case
     if one.rank is not None and one.rank != position:
         return case.without_mistakes
@@ -32,7 +33,7 @@ def planned_for(case: Case, position: int | None) -> Case:
 def right_cases(case: Case) -> tuple[Case, ...]:
     """The cases of which one must give the result if no rank refuses the plan; any rank's plan may count."""
     one = case.world.misplan
-    if one is None or one.how in ("schedule", "metadata", "shape", "dtype"):
+    if one is None or one.how in ("schedule", "metadata", "shape", "dtype", *TABLES):
         return (case.without_mistakes,)
     if one.rank is None:
         return (planned_for(case, None),)

@@ -1,6 +1,6 @@
-"""Judgement of plans that are wrong on purpose, or differ between ranks (ERR-8 and ERR-9).
+"""Judgement of plans that are wrong on purpose, or differ between ranks (ERR-8, ERR-9 and ERR-19).
 
-An implementation that promises an error (`MistakeKind.PLAN`, `MistakeKind.NEIGHBOURS`) must raise it on every rank of
+An implementation that promises an error (`MistakeKind.PLAN`, ``NEIGHBOURS``, ``TABLE``) must raise it on every rank of
 the pipeline. Without a promise, no rank may die or hang, and a plan that no rank refuses must give right values. The
 values of the plan of *any* rank are right: an engine may use the plan of one rank for all, ignore what a user
 declares, or run more stages than the schedule's name allows.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pipeconform.case.misplans import UNKNOWN_SCHEDULE, Misplan
+from pipeconform.case.misplans import NO_COMPUTATION, UNKNOWN_SCHEDULE, Misplan
 from pipeconform.case.planned import right_cases
 from pipeconform.judge import forward, training
 from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of, raised_by
@@ -97,6 +97,7 @@ def _lacking(aftermath: Aftermath, misplan: Misplan, failed: Failed) -> Iterator
             if not names_stage(text, stage):
                 yield "stage not named", f"name stage {stage}"
         return
+    cell = rf"(\b{misplan.stage}[A-Z]+{misplan.number}\b)|stage {misplan.stage}\D.*microbatch {misplan.number}\b"
     wanted: dict[str, tuple[str, ...]] = {
         "remainder": (r"\bstages?\b", rf"\b{p * v + 1}\b", rf"\b{p}\b"),
         "single": (r"\bstages?\b", re.escape(case.schedule)),
@@ -104,8 +105,13 @@ def _lacking(aftermath: Aftermath, misplan: Misplan, failed: Failed) -> Iterator
         "stages": (r"\bstages?\b", rf"\b{p * v}\b", rf"\b{p * (v + 1)}\b"),
         "microbatches": (r"\b(micro[ _-]?batch(es)?|chunks?)\b", rf"\b{m}\b", rf"\b{misplan.number}\b"),
         "metadata": (r"\b(metadata|declare[sd]?|boundar(y|ies)|shapes?)\b", rf"\b{misplan.rank}\b"),
+        "other microbatch": (r"\bmicro[ _-]?batch", rf"\D{m}\b"),
+        "no computation": (NO_COMPUTATION,),
+        "circle": (r"\b(waits?|deadlock\w*|circle|cycle|cannot start)\b",),
+        "no line": (r"\branks?\b",),
+        "lines exchanged": (r"\branks?\b",),
     }
-    for pattern in wanted[misplan.how]:
+    for pattern in wanted.get(misplan.how, (cell,)):
         if not re.search(pattern, text, re.IGNORECASE):
             plain = pattern.replace("\\b", "").replace("\\", "")
             yield "not clear", f"name {plain}"

@@ -1,4 +1,4 @@
-"""Faults of steps in an order of the user's own, and of receives that are posted late."""
+"""Faults of steps in an order of the user's own, right or not, and of receives that are posted late."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from pipeconform.adapter import Plan
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
 from pipeconform.schedule import Action, Kind
 
 from ..adapter import ReferencePipeline
 from ..runtime import Step, Work, Yield
+from ..tables import given_table
 from .fault import breaks
 
 _Rows = list[list[str]]
@@ -79,6 +82,50 @@ class RefusedByTheLastRank(ReferencePipeline):
         forwards = [cell for cell in _rows(plan)[self.position] if cell.startswith(f"{last}F")]
         if forwards != [f"{last}F{k}" for k in range(plan.num_microbatches)]:
             raise ValueError(f"the table has the microbatches of stage {last} out of turn")
+
+
+@breaks("ERR-19", tells="(forward|backward) of stage .* twice; no rank raised; promised: ValueError")
+class RepeatedOnce(ReferencePipeline):
+    """A computation that the user's table has twice is done once, without a word."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(_with(plan, [[*dict.fromkeys(row)] for row in _rows(plan)]) if plan.table else plan)
+
+
+@breaks("ERR-19", tells="are exchanged in the table; no rank raised")
+class LinesByStage(ReferencePipeline):
+    """The lines of the user's table may come in any order: every rank takes the one with its stages."""
+
+    def __init__(self, plan: Plan) -> None:
+        rows = sorted(_rows(plan), key=lambda row: min(cell[0] for cell in row))
+        super().__init__(_with(plan, rows) if plan.table else plan)
+
+
+@breaks("ERR-19", tells="raised ValueError: bad table; it does not name")
+class TableErrorsWordless(ReferencePipeline):
+    """The error about the user's table does not say what is wrong in it."""
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        try:
+            return super().run(mode, batch)
+        except ValueError:
+            raise ValueError("bad table") from None
+
+
+@breaks("ERR-19", status="hung", tells="waits forever, when .* and rank 0 raised")
+class TableCheckedByFirst(ReferencePipeline):
+    """The first rank checks the user's table for all; where it refuses the table, the others are not told."""
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        ranks = self.plan.ranks
+        if self.plan.table is None or ranks.pipeline_group is None:
+            return super().run(mode, batch)
+        right = torch.zeros(1, device=ranks.device)
+        if ranks.pipeline_rank == 0:
+            num_ranks, m = len(ranks.pipeline_ranks), batch.num_microbatches
+            given_table(self.plan.table, placement=self.placement, num_ranks=num_ranks, num_microbatches=m)
+        dist.broadcast(right, group=ranks.pipeline_group, group_src=0)
+        return super().run(mode, batch)
 
 
 class _Late(Step):

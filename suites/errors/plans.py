@@ -74,6 +74,35 @@ def wrong_plans(aftermath: Aftermath) -> Iterator[Outcome]:
     yield from plans_are_refused(aftermath)
 
 
+@after_mistakes(
+    "ERR-19",
+    title="Tables that cannot be carried out",
+    level=MUST,
+    about=(Focus.WRONG_TABLE,),
+    observe=LONELINESS,
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        in_source(
+            "torch.distributed.pipelining, _validate_schedule: the actions of every stage are counted, "
+            "and their order is checked",
+            "distributed/pipelining/schedules.py",
+        ),
+    ),
+)
+def tables_that_cannot_be_carried_out(aftermath: Aftermath) -> Iterator[Outcome]:
+    """Where a step's order is the user's own, each of these mistakes in the table raises the declared error, which says
+    what is wrong, on every rank: a forward or a backward is missing, or there twice; a backward is before its forward;
+    there is a microbatch that the step does not have, or a cell that is no computation; two ranks wait for each
+    other; a rank's line is missing, or has the stages of another rank. Where no error is declared, the result is right
+    nevertheless, or there is an error; no rank hangs or dies, even while a rank that raised stays connected.
+
+    A table is written by hand or by a script, and its mistakes are found by whoever checks it before the step, or by
+    a job that stands still.
+    """
+    yield from plans_are_refused(aftermath)
+
+
 @of_refusals(
     "ERR-16",
     title="Misplaced stages",

@@ -152,8 +152,8 @@ def test_impossible_mistakes(possible, impossible, words) -> None:
     _one_reason(possible, impossible, words)
 
 
-def _misplan(how: str, *, num_ranks: int = 2, num_stages: int = 3, **fields) -> Reasons:
-    return lambda: impossible_misplan(Misplan(how=how, **fields), num_ranks=num_ranks, num_stages=num_stages)
+def _misplan(how: str, *, p: int = 2, m: int | None = None, **fields) -> Reasons:
+    return lambda: impossible_misplan(Misplan(how=how, **fields), num_ranks=p, num_stages=3, table_of=m)
 
 
 MISPLANS = {
@@ -178,18 +178,18 @@ MISPLANS = {
         "world.misplan.how 'single' changes every rank's plan, but world.misplan.rank is 1",
     ),
     "one plan among others": (
-        _misplan("stages", rank=0, num_ranks=2),
-        _misplan("stages", rank=0, num_ranks=1),
+        _misplan("stages", rank=0, p=2),
+        _misplan("stages", rank=0, p=1),
         "world.misplan.how 'stages' needs at least two ranks",
     ),
     "a remainder": (
-        _misplan("remainder", num_ranks=2),
-        _misplan("remainder", num_ranks=1),
+        _misplan("remainder", p=2),
+        _misplan("remainder", p=1),
         "world.misplan.how 'remainder' needs at least two ranks",
     ),
     "two stages on the only rank": (
-        _misplan("single", num_ranks=1),
-        _misplan("remainder", num_ranks=1),
+        _misplan("single", p=1),
+        _misplan("remainder", p=1),
         "world.misplan.how 'remainder' needs at least two ranks",
     ),
     "a stage with another after it": (
@@ -211,6 +211,41 @@ MISPLANS = {
         _misplan("metadata", rank=0, number=0),
         _misplan("metadata", rank=0, number=1),
         "world.misplan.number 1 must be above 0 with how 'microbatches', and 0 otherwise",
+    ),
+    "a table that can be wrong": (
+        _misplan("no forward", m=1),
+        _misplan("no forward"),
+        "world.misplan.how 'no forward' changes a table, but world.order is None",
+    ),
+    "a table that every rank is given": (
+        _misplan("no line", m=1),
+        _misplan("no line", m=1, rank=0),
+        "world.misplan.how 'no line' changes every rank's plan, but world.misplan.rank is 0",
+    ),
+    "the last stage of a table": (
+        _misplan("no backward", m=2, stage=2),
+        _misplan("no backward", m=2, stage=3),
+        "world.misplan.stage 3 is outside 0…2 with how 'no backward'",
+    ),
+    "the last microbatch of a table": (
+        _misplan("forward twice", m=2, number=1),
+        _misplan("forward twice", m=2, number=2),
+        "world.misplan.number 2 is outside 0…1 with how 'forward twice'",
+    ),
+    "a table as a whole": (
+        _misplan("lines exchanged", m=2),
+        _misplan("lines exchanged", m=2, stage=1),
+        "world.misplan.stage 1 is outside 0…0 with how 'lines exchanged'",
+    ),
+    "lines of two ranks": (
+        _misplan("lines exchanged", m=2, p=2),
+        _misplan("lines exchanged", m=2, p=1),
+        "world.misplan.how 'lines exchanged' needs at least two ranks",
+    ),
+    "a circle of two microbatches": (
+        _misplan("circle", m=2),
+        _misplan("circle", m=1),
+        "world.misplan.how 'circle' needs at least two microbatches, but there is one",
     ),
 }
 

@@ -11,7 +11,8 @@ from pipeconform.case.build.declared import declared_of
 from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
-from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
+from pipeconform.case.misplans import TABLES, HowPlanned, Misplan, num_surplus
+from pipeconform.case.orders import Order
 from pipeconform.case.planned import planned_for, right_cases
 from pipeconform.errors import BadCaseError
 
@@ -26,35 +27,57 @@ EVERY = [
     Misplan(how="shape", stage=0),
     Misplan(how="dtype", stage=0),
 ]
+WRONG_TABLES = [
+    Misplan(how="no forward", stage=1, number=1),
+    Misplan(how="no backward", stage=1),
+    Misplan(how="forward twice", number=1),
+    Misplan(how="backward twice", stage=1, number=1),
+    Misplan(how="backward first", number=1),
+    Misplan(how="no computation", stage=1),
+    Misplan(how="other microbatch"),
+    Misplan(how="circle"),
+    Misplan(how="no line"),
+    Misplan(how="lines exchanged"),
+]
 
 
 def _case(misplan: Misplan, *, num_stages: int | None = None) -> Case:
+    order = Order(seed=0) if misplan.how in TABLES else None
     count = 2 + num_surplus(misplan, num_ranks=2) if num_stages is None else num_stages
     return Case(
         model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * count),
         schedule="GPipe",
-        world=World(size=3, pipeline_ranks=(0, 2), misplan=misplan),
+        world=World(size=3, pipeline_ranks=(0, 2), misplan=misplan, order=order),
         program=(Train(batch_size=6, num_microbatches=2),),
     )
 
 
 def test_every_way_to_be_wrong_is_here_and_in_words_of_its_own() -> None:
-    assert {one.how for one in EVERY} == set(get_args(HowPlanned))
+    every = [*EVERY, *WRONG_TABLES]
+    assert {one.how for one in every} == set(get_args(HowPlanned))
     assert {one.kind for one in EVERY} == {MistakeKind.PLAN, MistakeKind.NEIGHBOURS}
-    assert len({one.in_words() for one in EVERY}) == len(EVERY)
+    assert {one.kind for one in WRONG_TABLES} == {MistakeKind.TABLE}
+    assert len({one.in_words() for one in every}) == len(every)
 
 
-@pytest.mark.parametrize("misplan", EVERY, ids=repr)
+ABOUT = {
+    MistakeKind.PLAN: Focus.MISPLANNED,
+    MistakeKind.NEIGHBOURS: Focus.NEIGHBOURS,
+    MistakeKind.TABLE: Focus.WRONG_TABLE,
+}
+
+
+@pytest.mark.parametrize("misplan", [*EVERY, *WRONG_TABLES], ids=repr)
 def test_a_case_with_a_wrong_plan_is_data_and_has_a_right_one(misplan: Misplan) -> None:
     case = _case(misplan)
-    about = Focus.NEIGHBOURS if misplan.how in ("shape", "dtype") else Focus.MISPLANNED
+    about = ABOUT[misplan.kind]
 
     assert decode_case(encode_case(case)) == case
     assert traits(case) == {about}
     assert case.is_mistaken
     assert not case.without_mistakes.is_mistaken
     assert case.without_mistakes.num_stages == 2
-    assert traits(case.without_mistakes) == {Focus.PLAIN}
+    assert traits(case.without_mistakes) == {Focus.ORDERS if misplan.how in TABLES else Focus.PLAIN}
 
 
 @pytest.mark.parametrize(
@@ -121,11 +144,26 @@ def test_neighbours_say_different_things_about_one_boundary_only(how: HowPlanned
         (Misplan(how="shape", stage=1), "stage 1 has no stage after it"),
         (Misplan(how="microbatches", rank=0), "number 0 must be above 0"),
         (Misplan(how="schedule", number=2), "number 2 must be above 0"),
+        (Misplan(how="no forward", number=2), "number 2 is outside 0…1 with how 'no forward'"),
     ],
 )
 def test_what_cannot_be_wrong_like_that_is_refused(misplan: Misplan, words: str) -> None:
     with pytest.raises(BadCaseError, match=words):
         _case(misplan)
+
+
+@pytest.mark.parametrize("misplan", WRONG_TABLES, ids=repr)
+def test_every_rank_is_given_the_same_wrong_table(misplan: Misplan) -> None:
+    case = _case(misplan)
+
+    assert [planned_for(case, position) for position in (0, 1, None)] == [case] * 3
+    assert right_cases(case) == (case.without_mistakes,)
+
+
+def test_a_table_that_is_wrong_must_be_there() -> None:
+    world = World(size=3, pipeline_ranks=(0, 2), misplan=Misplan(how="circle"))
+    with pytest.raises(BadCaseError, match=r"changes a table, but world\.order is None"):
+        structs.replace(_case(Misplan(how="schedule")), world=world)
 
 
 def test_surplus_stages_are_counted() -> None:

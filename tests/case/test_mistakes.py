@@ -177,6 +177,6 @@ def test_the_model_raises_where_it_is_to(where):
 
 
 def test_every_kind_of_mistake_about_a_step_can_be_made():
-    about_plans = {MistakeKind.PLAN, MistakeKind.NEIGHBOURS}
+    about_plans = {MistakeKind.PLAN, MistakeKind.NEIGHBOURS, MistakeKind.TABLE}
 
     assert {mistake.kind for mistake in EVERY} == set(MistakeKind) - about_plans

@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from pipeconform.adapter import ErrorContract
-from pipeconform.case.misplans import Misplan, num_surplus
+from pipeconform.case.misplans import TABLES, Misplan, num_surplus
+from pipeconform.case.orders import Order
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.misplanned import plans_are_refused
 from pipeconform.judge.outcome import Outcome, Status
@@ -15,7 +16,7 @@ from pipeconform.observe.observation import Failed
 from pipeconform.ranks.verdict import Returned, Stuck, VerdictVector
 from tests.judge.honest import CASES, honest_example
 
-PROMISES = ErrorContract(promises={"plan": ("ValueError",), "neighbours": ("ValueError",)})
+PROMISES = ErrorContract(promises=dict.fromkeys(("plan", "neighbours", "table"), ("ValueError",)))
 RIGHT = honest_example("plain")
 WRONG = dataclasses.replace(RIGHT, expected=honest_example("sum").expected)
 
@@ -34,7 +35,9 @@ def _judged(
     surplus = stages[: num_surplus(misplan, num_ranks=p)]
     case = structs.replace(
         plain,
-        world=structs.replace(plain.world, misplan=misplan),
+        world=structs.replace(
+            plain.world, misplan=misplan, order=Order(seed=0) if misplan.how in TABLES else None
+        ),
         model=structs.replace(plain.model, stages=stages + surplus),
     )
     failed = {rank: error for rank, error in enumerate(errors) if error is not None}
@@ -89,6 +92,16 @@ def test_anything_else_is_a_broken_promise(errors, kind):
         (Misplan(how="microbatches", rank=1, number=5), "{m} and 5 microbatches"),
         (Misplan(how="metadata", rank=1), "boundaries are declared, but not on rank 1"),
         (Misplan(how="shape"), "stage 0 gives [2, 3], but stage 1 takes [2, 4]"),
+        (Misplan(how="no forward", stage=1), "stage 1 has no forward of microbatch 0"),
+        (Misplan(how="no backward", stage=1), "1B0 is missing"),
+        (Misplan(how="forward twice"), "0F0 is there twice"),
+        (Misplan(how="backward twice"), "0W0 is there twice"),
+        (Misplan(how="backward first"), "0B0 is before 0F0"),
+        (Misplan(how="no computation"), "'0X0' is no action"),
+        (Misplan(how="other microbatch"), "0F{m}: there is no such microbatch"),
+        (Misplan(how="circle"), "rank 0 waits for rank 1, which waits for rank 0"),
+        (Misplan(how="no line"), "the table is for 1 rank"),
+        (Misplan(how="lines exchanged"), "stage 0 is on rank 0, not 1"),
     ],
     ids=lambda one: getattr(one, "how", ""),
 )
@@ -149,7 +162,7 @@ def test_whoever_waits_for_a_rank_that_raised_hangs_promise_or_not():
 
 
 @pytest.mark.parametrize(
-    ("identifier", "misplan"), [("ERR-8", Misplan(how="shape")), ("ERR-9", Misplan(how="remainder"))]
+    ("identifier", "misplan"), [("ERR-8", Misplan(how="shape")), ("ERR-9", Misplan(how="remainder")), ("ERR-19", Misplan(how="circle"))]
 )
 def test_the_requirements_about_plans_find_a_wrong_plan_that_is_accepted(identifier, misplan):
     (found,) = _judged(misplan, by=JUDGEMENTS[identifier].aftermath)

@@ -43,7 +43,7 @@ KINDS: Mapping[Harm, tuple[str, ...]] = MappingProxyType(
         ),
         Harm.DECLARED: (
             "SPL-4", "SPL-6", "SCH-2", "SCH-5", "SCH-8", "ERR-1", "ERR-2", "ERR-3", "ERR-4", "ERR-5", "ERR-6",
-            "ERR-7", "ERR-8", "ERR-9", "ERR-10", "ERR-12", "ERR-16", "ERR-17", "TRC-2", "TRC-4", "TRC-6",
+            "ERR-7", "ERR-8", "ERR-9", "ERR-10", "ERR-12", "ERR-16", "ERR-17", "ERR-19", "TRC-2", "TRC-4", "TRC-6",
             "DPW-18", "DPW-37", "DPW-38", "DPW-42",
         ),
     }

@@ -1,4 +1,4 @@
-"""Wrong plans; shrinks toward one stage too many and the first rank."""
+"""Wrong plans; shrinks toward one stage too many and the first rank, or toward a forward that a table lacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import right
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.draw.subjects.orders import in_line, ordered
 from pipeconform.case.focus import Focus
-from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
+from pipeconform.case.misplans import PLACED, TABLES, HowPlanned, Misplan, num_surplus
 from pipeconform.claims import Feature, MistakeKind
 
 
@@ -46,6 +47,16 @@ def _neighbours(d: Drawing, draft: Draft) -> Draft:
     return replaced(draft, world=structs.replace(draft.world, misplan=misplan), program=(draft.train,))
 
 
+def _table(d: Drawing, draft: Draft) -> Draft:
+    """Draw what is wrong in the table of the draft's order."""
+    m = draft.train.num_microbatches
+    how = d.pick(TABLES)
+    placed = how in PLACED
+    stage, number = d.pick(range(d.num_stages if placed else 1)), d.pick(range(m if placed else 1))
+    misplan = Misplan(how=how, stage=stage, number=number)
+    return replaced(draft, world=structs.replace(draft.world, misplan=misplan), program=(draft.train,))
+
+
 def _has(case: Case, kind: MistakeKind) -> bool:
     return case.world.misplan is not None and case.world.misplan.kind is kind
 
@@ -69,4 +80,17 @@ NEIGHBOURS = Subject(
     program=_neighbours,
     without=right,
     control="with stages that agree about their boundaries",
+)
+WRONG_TABLE = Subject(
+    focus=Focus.WRONG_TABLE,
+    mistaken=True,
+    needs=frozenset({Feature.TABLES}),
+    claimed=in_line,
+    found=lambda case: _has(case, MistakeKind.TABLE),
+    least_ranks=2,
+    several_microbatches=True,
+    world=ordered(in_turn=True),
+    program=_table,
+    without=right,
+    control="with a table that can be carried out",
 )

@@ -20,7 +20,7 @@ _SEEDS = range(64)
 """As few as a case's own: Hypothesis draws from longer tables by numbers that it finds in loaded modules."""
 
 
-def _in_line(claim: ScheduleClaim, own: Capabilities) -> bool:
+def in_line(claim: ScheduleClaim, own: Capabilities) -> bool:
     """Whether every stage is on one rank."""
     return claim.placement in (Placement.LOOP, Placement.V)
 
@@ -43,7 +43,9 @@ def _with_many(d: Drawing, p: int, v: int) -> Size | None:
     return (p, v, d.pick(many)) if many else None
 
 
-def _ordered(*, in_turn: bool) -> Callable[[Drawing], World]:
+def ordered(*, in_turn: bool) -> Callable[[Drawing], World]:
+    """A world with an order of the user's own."""
+
     def world(d: Drawing) -> World:
         order = Order(
             seed=d.pick(_SEEDS),
@@ -60,12 +62,12 @@ ORDERS = Subject(
     focus=Focus.ORDERS,
     needs=frozenset({Feature.TABLES}),
     trains=True,
-    claimed=_in_line,
-    found=lambda case: case.world.order is not None and case.world.order.in_turn,
+    claimed=in_line,
+    found=lambda case: case.world.order is not None and case.world.order.in_turn and not case.is_mistaken,
     rarity=2,
     least_ranks=2,
     several_microbatches=True,
-    world=_ordered(in_turn=True),
+    world=ordered(in_turn=True),
     without=lambda case: changed_world(case, order=None),
     control="with the schedule's own order",
 )
@@ -74,12 +76,12 @@ ANY_ORDERS = Subject(
     focus=Focus.ANY_ORDERS,
     needs=frozenset({Feature.TABLES}),
     trains=True,
-    claimed=_in_line,
+    claimed=in_line,
     found=lambda case: case.world.order is not None and not case.world.order.in_turn,
     rarity=2,
     least_ranks=2,
     size=_long,
-    world=_ordered(in_turn=False),
+    world=ordered(in_turn=False),
     without=lambda case: changed_world(case, order=None),
     control="with the schedule's own order",
 )
