@@ -64,9 +64,7 @@ def worker(rank, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rendezvous = f"file://{folder}/rendezvous"
-    dist.init_process_group(
-        "gloo", init_method=rendezvous, rank=rank, world_size=WORLD, timeout=PATIENCE
-    )
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=WORLD, timeout=PATIENCE)
     lines = [f"{name}, rank {rank}: {step(rank, table, folder)}" for name, table in TABLES.items()]
     Path(folder, f"{rank}.txt").write_text("".join(f"{line}\n" for line in lines))
     while not all(Path(folder, f"{one}.txt").exists() for one in range(WORLD)):

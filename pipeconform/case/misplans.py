@@ -11,7 +11,16 @@ from typing import Literal
 from pipeconform.case.strict import Strict
 from pipeconform.claims import MistakeKind
 
-__all__ = ["NO_COMPUTATION", "PLACED", "TABLES", "UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
+__all__ = [
+    "NO_COMPUTATION",
+    "PLACED",
+    "TABLES",
+    "UNKNOWN_SCHEDULE",
+    "HowPlanned",
+    "Misplan",
+    "impossible_misplan",
+    "num_surplus",
+]
 
 HowPlanned = Literal[
     "remainder",
@@ -89,6 +98,7 @@ class Misplan(Strict, frozen=True, kw_only=True):
 
     def in_words(self) -> str:
         """The mistake in words, such as ``the plan of pipeline rank 1 has 3 microbatches``."""
+        what = f"of stage {self.stage} for microbatch {self.number}"
         whose = "the plan" if self.rank is None else f"the plan of pipeline rank {self.rank}"
         match self.how:
             case "remainder":
@@ -104,15 +114,13 @@ class Misplan(Strict, frozen=True, kw_only=True):
             case "metadata":
                 return f"{whose} does not describe the boundaries, but the plans of the others do"
             case "no forward" | "no backward":
-                return f"the table has {self.how} of stage {self.stage} for microbatch {self.number}"
+                return f"the table has {self.how} {what}"
             case "forward twice" | "backward twice":
-                which = self.how.removesuffix(" twice")
-                return f"the table has the {which} of stage {self.stage} for microbatch {self.number} twice"
+                return f"the table has the {self.how.removesuffix(' twice')} {what} twice"
             case "backward first":
-                return f"in the table the backward of stage {self.stage} for microbatch {self.number} is before its forward"
+                return f"in the table the backward {what} is before its forward"
             case "no computation":
-                what = f"the forward of stage {self.stage} for microbatch {self.number}"
-                return f"a cell of the table is {NO_COMPUTATION} in the place of {what}"
+                return f"a cell of the table is {NO_COMPUTATION} in the place of the forward {what}"
             case "other microbatch":
                 return "the table has a microbatch that the step does not have in the place of the last one"
             case "circle":
@@ -169,7 +177,9 @@ def impossible_misplan(
         yield f"{name}.number {one.number} must be above 0 with how 'microbatches', and 0 otherwise"
 
 
-def _impossible_table(one: Misplan, *, num_ranks: int, num_stages: int, table_of: int | None) -> Iterator[str]:
+def _impossible_table(
+    one: Misplan, *, num_ranks: int, num_stages: int, table_of: int | None
+) -> Iterator[str]:
     name = "world.misplan"
     if table_of is None:
         yield f"{name}.how {one.how!r} changes a table, but world.order is None"

@@ -97,7 +97,9 @@ def _lacking(aftermath: Aftermath, misplan: Misplan, failed: Failed) -> Iterator
             if not names_stage(text, stage):
                 yield "stage not named", f"name stage {stage}"
         return
-    cell = rf"(\b{misplan.stage}[A-Z]+{misplan.number}\b)|stage {misplan.stage}\D.*microbatch {misplan.number}\b"
+    cell = (
+        rf"(\b{misplan.stage}[A-Z]+{misplan.number}\b)|stage {misplan.stage}\D.*microbatch {misplan.number}\b"
+    )
     wanted: dict[str, tuple[str, ...]] = {
         "remainder": (r"\bstages?\b", rf"\b{p * v + 1}\b", rf"\b{p}\b"),
         "single": (r"\bstages?\b", re.escape(case.schedule)),

@@ -162,7 +162,12 @@ def test_whoever_waits_for_a_rank_that_raised_hangs_promise_or_not():
 
 
 @pytest.mark.parametrize(
-    ("identifier", "misplan"), [("ERR-8", Misplan(how="shape")), ("ERR-9", Misplan(how="remainder")), ("ERR-19", Misplan(how="circle"))]
+    ("identifier", "misplan"),
+    [
+        ("ERR-8", Misplan(how="shape")),
+        ("ERR-9", Misplan(how="remainder")),
+        ("ERR-19", Misplan(how="circle")),
+    ],
 )
 def test_the_requirements_about_plans_find_a_wrong_plan_that_is_accepted(identifier, misplan):
     (found,) = _judged(misplan, by=JUDGEMENTS[identifier].aftermath)

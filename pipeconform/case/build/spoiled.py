@@ -66,7 +66,10 @@ def _backward(lines: _Lines, stage: int, k: int, part: str) -> str:
 
 
 def _wait_for_each_other(lines: _Lines, last_stage: int, last: int) -> None:
-    """Put the last forward of stage 0 behind its first backward, and the last stage's first backward behind its
-    last forward, which needs that of stage 0."""
+    """Put forwards and backwards of both stages in such an order.
+
+    Stage 0's last forward comes behind its first backward, and the last stage's first backward behind its last forward,
+    which needs that of stage 0.
+    """
     _move(lines, f"0F{last}", behind=_backward(lines, 0, 0, "I"))
     _move(lines, _backward(lines, last_stage, 0, "I"), behind=f"{last_stage}F{last}")

@@ -40,9 +40,7 @@ def test_a_table_gets_the_mistake_and_no_other(table, misplan, expected):
 def test_no_order_with_a_mistake_can_be_carried_out(how, placement, splits):
     for seed in range(8):
         table = some_order(placement, num_microbatches=3, seed=seed, splits=splits, in_turn=True)
-        wrong = from_csv(
-            spoiled_csv(table, Misplan(how=how)), placement=table.placement, num_microbatches=3
-        )
+        wrong = from_csv(spoiled_csv(table, Misplan(how=how)), placement=table.placement, num_microbatches=3)
 
         assert not verify(table)
         assert verify(wrong)
