@@ -253,8 +253,8 @@ class ReferencePipeline:
         return None if self.scale is None or not self.modules else self.scale.value
 
     def clip(self, clipping: Clipping) -> None:
-        """Scale this rank's gradients by the norm over all stages."""
-        norm = self.norm_of_gradients(clipping.norm_type)
+        """Scale this rank's gradients by the norm over all stages; the loss's scale stays in them."""
+        norm = self.norm_of_gradients(clipping.norm_type) / (self.loss_scale() or 1.0)
         factor = (clipping.max_norm / (norm + 1e-6)).clamp(max=1.0)
         for parameter in self.own_parameters():
             if parameter.grad is not None:

@@ -267,8 +267,8 @@ def _contradictory_updates(case: Case, optimizer: Sgd) -> Iterator[str]:
     """What an optimizer asks for that does not go together."""
     if optimizer.masters and case.model.dtype not in ("bfloat16", "float16"):
         yield f"optimizer.masters copies parameters of 16 bits: it needs another model.dtype than {case.model.dtype}"
-    if optimizer.masters and (optimizer.clip is not None or case.world.tensor is not None):
-        yield "optimizer.masters cannot be combined with optimizer.clip or world.tensor"
+    if optimizer.masters and case.world.tensor is not None:
+        yield "optimizer.masters cannot be combined with world.tensor"
     if optimizer.scaling is not None and not optimizer.masters:
         yield "optimizer.scaling needs optimizer.masters"
 

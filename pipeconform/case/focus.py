@@ -44,6 +44,8 @@ class Focus(StrEnum):
     CLIPPED = "clipped gradients"
     MASTERS = "master weights"
     SCALED = "scaled losses"
+    CLIPPED_COPIES = "clipped gradients of copies"
+    CLIPPED_SCALED = "clipped gradients of scaled losses"
     FLOAT32_SUMS = "sums in float32"
     EVAL = "order of training and evaluation"
     EVAL_LOSSES = "losses of evaluation"

@@ -88,7 +88,8 @@ class Clipping:
     """What an optimizer step does to the gradients first: what ``torch.nn.utils.clip_grad_norm_`` does to the model's.
 
     Every gradient of every stage is multiplied by ``max_norm / (norm + 1e-6)`` if that is less than 1. The norm is that
-    of all of them together, a parameter that occurs several times counted once.
+    of all of them together, a parameter that occurs several times counted once. With master weights it is the copies'
+    gradients that are clipped, and with a scaled loss those that are divided by the scale.
     """
 
     max_norm: float

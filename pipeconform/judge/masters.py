@@ -1,14 +1,17 @@
-"""Parameters of 16 bits that are rounded from float32 copies (TRN-23)."""
+"""Parameters of 16 bits that are rounded from float32 copies (TRN-23, TRN-27)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeconform.case.case import Load, Optimize, Sgd, Train
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.norms import shown_gradients
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Observation
+from pipeconform.observe.observation import Observation, StepExpected
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,19 +23,74 @@ def masters_are_kept(evidence: Evidence) -> Iterator[Finding]:
     """After every update each parameter is a float32 copy, rounded, that was stepped with the gradients shown.
 
     How a gradient is computed in 16 bits is uncertain by more than what a single update changes, so the copies are
-    computed from the gradients that the ranks showed, which other requirements judge.
+    computed from the gradients that the ranks showed, which other requirements judge: without the scale of the loss,
+    and clipped.
     """
+    used = dict(_used(evidence))
     for s in range(evidence.case.num_stages):
         for one in evidence.owners(s):
             names = evidence.expected.steps[0].parameters.get(s, {})
             for name in names:
-                found = next(_wrong(evidence, one, stage=s, name=name), None)
+                found = next(_wrong(evidence, one, stage=s, name=name, used=used), None)
                 if found is not None:
                     yield found
                     break
 
 
-def _wrong(evidence: Evidence, one: Observation, *, stage: int, name: str) -> Iterator[Finding]:
+@dataclass(frozen=True, kw_only=True)
+class _Use:
+    """What an optimizer does with the gradients that a training step showed."""
+
+    factor: float
+    """What they are multiplied by."""
+    updates: bool
+    """Whether they are used: not if one of them is not finite."""
+
+
+def _used(evidence: Evidence) -> Iterator[tuple[int, _Use]]:
+    """What every optimizer step does, by its number in the program."""
+    case = evidence.case
+    assert isinstance(case.optimizer, Sgd)
+    scale = None if case.optimizer.scaling is None else case.optimizer.scaling.initial
+    factor = 1.0
+    for expected in evidence.expected.steps:
+        step = case.program[expected.step]
+        if isinstance(step, Train):
+            factor = _factor(evidence, expected, by=case.optimizer, scale=scale)
+        elif isinstance(step, Optimize):
+            yield expected.step, _Use(factor=factor, updates=expected.loss_scale == scale)
+            scale = expected.loss_scale
+
+
+def _factor(evidence: Evidence, expected: StepExpected, *, by: Sgd, scale: float | None) -> float:
+    """What the gradients that the ranks showed are multiplied by: 1 / scale, and limit / norm where that is less.
+
+    `pipeconform.oracle.clipping` has the formula. Whether the gradients that an engine shows are still scaled is its
+    own affair; the oracle's are, and no scale is near 1.
+    """
+    found, right = shown_gradients(evidence, expected), _size(_right_gradients(expected))
+    size = _size(found)
+    divisor = 1.0
+    if scale is not None and 0 < right < math.inf and 0 < size < math.inf:
+        divisor = min((1.0, scale), key=lambda one: abs(math.log(size / one / (right / scale))))
+    if by.clip is None:
+        return 1.0 / divisor
+    norm = size if by.clip.norm == "two" else max((float(one.abs().amax()) for one in found), default=0.0)
+    return min(1.0, by.clip.limit / (norm / divisor + 1e-6)) / divisor
+
+
+def _right_gradients(expected: StepExpected) -> list[Tensor]:
+    named = (one for several in expected.gradients.values() for one in several.values())
+    return [one.tensor().double() for one in named if one is not None]
+
+
+def _size(gradients: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(one.square().sum()) for one in gradients))
+
+
+def _wrong(
+    evidence: Evidence, one: Observation, *, stage: int, name: str, used: Mapping[int, _Use]
+) -> Iterator[Finding]:
     """Follow one parameter of one rank through the program."""
     import torch
 
@@ -52,8 +110,10 @@ def _wrong(evidence: Evidence, one: Observation, *, stage: int, name: str) -> It
             follow = None if start is None else _Copy(start, case.optimizer, earlier=follow)
         if not isinstance(step, Optimize) or follow is None or gradient is None:
             continue
-        follow.step(gradient, num_microbatches=most)
-        updates += 1
+        use = used[expected.step]
+        if use.updates:
+            follow.step(gradient, factor=use.factor, num_microbatches=most)
+            updates += 1
         parameter = shown(mine.parameters)
         evidence.compared()
         if parameter is None or parameter.shape != follow.value.shape:
@@ -61,12 +121,13 @@ def _wrong(evidence: Evidence, one: Observation, *, stage: int, name: str) -> It
         off = (parameter.double() - follow.value).abs() > follow.bound(parameter)
         if bool(off.any()):
             at = tuple(int(i) for i in torch.nonzero(off)[0])
+            times = "" if use.factor == 1.0 else f" times {use.factor:.3g}"
             yield Finding(
                 kind="parameter not rounded from a copy",
                 message=(
                     f"the parameter of {name} in stage {stage} is not the float32 copy after {updates} updates\n"
                     f"element {list(at)} is {float(parameter[at]):.9g}; the copy, stepped with the gradients that the "
-                    f"rank showed, is {float(follow.value[at]):.9g}"
+                    f"rank showed{times}, is {float(follow.value[at]):.9g}"
                 ),
                 step=expected.step,
                 rank=one.rank,
@@ -84,17 +145,22 @@ class _Copy:
         self._moved = self.value.new_zeros(self.value.shape)
         self._updates = 0
 
-    def step(self, gradient: Tensor, *, num_microbatches: int) -> None:
-        """One update of SGD."""
+    def step(self, gradient: Tensor, *, factor: float, num_microbatches: int) -> None:
+        """One update of SGD, with the gradient times a factor."""
         import torch
 
-        own = gradient.double()
+        own = gradient.double() * factor
         before = self._momentum
         self._momentum = own if before is None or not self._by.momentum else before * self._by.momentum + own
         change = self._by.lr * self._momentum
         self.value = self.value - change
-        # the rank may have used float32 sums of what it showed in 16 bits: m additions, each rounded once
-        self._moved += change.abs() * (num_microbatches + 1) * torch.finfo(gradient.dtype).eps
+        # the rank may have used float32 sums of what it showed in 16 bits: m additions, each rounded once; a factor by
+        # which it clips is uncertain by as much, and what it clipped may have been rounded once more
+        rounded = num_microbatches + 1 + (0 if self._by.clip is None else num_microbatches + 2)
+        kind = torch.finfo(gradient.dtype)
+        self._moved += rounded * (
+            change.abs() * kind.eps + self._by.lr * factor * kind.smallest_normal * kind.eps
+        )
         self._updates += 1
 
     def bound(self, parameter: Tensor) -> Tensor:

@@ -1,14 +1,19 @@
-"""The gradient norm over all stages (TRN-17)."""
+"""The gradients of all stages, and their norm (TRN-17)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.observe.observation import StepExpected
 
-__all__ = ["gradient_norm_is_right"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["gradient_norm_is_right", "shown_gradients"]
 
 
 def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
@@ -21,14 +26,7 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
     import torch
 
     for expected in evidence.runs(Train):
-        found = [
-            array.tensor().double()
-            for s, right in expected.gradients.items()
-            for one in list(evidence.owners(s))[:1]
-            for name in right
-            if not _is_copy(evidence.case, s, name)
-            and (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
-        ]
+        found = shown_gradients(evidence, expected)
         right_norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in found))
         count = sum(gradient.numel() for gradient in found)
         for one in evidence.members:
@@ -47,8 +45,21 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(kind="norm", message=text, step=expected.step, rank=one.rank)
 
 
-def _is_copy(case: Case, stage: int, name: str) -> bool:
-    """Whether the first of the stages that share a parameter is another one: every holder has the same gradient."""
+def shown_gradients(evidence: Evidence, expected: StepExpected) -> list[Tensor]:
+    """In float64, the gradients of all stages that the ranks showed after a step, every parameter's once."""
+    copies = _copies(evidence.case)
+    return [
+        array.tensor().double()
+        for s, right in expected.gradients.items()
+        for one in list(evidence.owners(s))[:1]
+        for name in right
+        if (s, name) not in copies
+        and (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
+    ]
+
+
+def _copies(case: Case) -> frozenset[tuple[int, str]]:
+    """Parameters that an earlier stage has, too, by stage and name: every holder has the same gradient."""
     from pipeconform.case.build.data import tied_names
 
-    return any(where.get(stage) == name and stage != min(where) for where in tied_names(case))
+    return frozenset((s, name) for where in tied_names(case) for s, name in where.items() if s != min(where))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pipeconform.adapter import LossScaling
+from pipeconform.adapter import Clipping, LossScaling
 
 from ..adapter import ReferencePipeline
 from ..masters import LossScale, Masters
@@ -117,3 +118,44 @@ class UpdatedWithTheScale(ReferencePipeline):
 
     def make_masters(self) -> Masters:
         return _ScaledMasters(self.own_parameters(), self.plan.optimizer)
+
+
+@breaks("TRN-27", tells=_WRONG)
+class ClippedWithTheScale(ReferencePipeline):
+    """Gradients are clipped by the norm that they have with the loss's scale in them."""
+
+    def clip(self, clipping: Clipping) -> None:
+        scale = self.loss_scale() or 1.0
+        super().clip(Clipping(max_norm=clipping.max_norm / scale, norm_type=clipping.norm_type))
+
+
+@breaks("TRN-27", tells=_WRONG)
+class CopiesNotClipped(ReferencePipeline):
+    """The parameters' gradients are clipped after the copies have taken them over."""
+
+    def clip(self, clipping: Clipping) -> None:
+        if self.masters is None:
+            super().clip(clipping)
+
+
+class _ClippedMasters(Masters):
+    limit = math.inf
+
+    def step(self, *, scale: float = 1.0) -> None:
+        gradients = [one.grad.norm() for one in self.copies if one.grad is not None]
+        norm = float(torch.stack(gradients).norm()) / scale if gradients else 0.0
+        super().step(scale=scale * max(1.0, norm / self.limit))
+
+
+@breaks("TRN-27", tells=_WRONG)
+class CopiesClippedByOwnNorm(ReferencePipeline):
+    """Every rank clips its copies' gradients by the norm of its own stages."""
+
+    def make_masters(self) -> Masters:
+        return _ClippedMasters(self.own_parameters(), self.plan.optimizer)
+
+    def clip(self, clipping: Clipping) -> None:
+        if isinstance(self.masters, _ClippedMasters) and clipping.norm_type == 2.0:
+            self.masters.limit = clipping.max_norm
+        else:
+            super().clip(clipping)

@@ -189,6 +189,36 @@ def master_weights(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "TRN-27",
+    title="Clipped copies",
+    level=MUST,
+    about=(Focus.CLIPPED_COPIES, Focus.CLIPPED_SCALED),
+    costly=True,
+    trains=True,
+    needs=(Feature.STATE,),
+    promise=(
+        contract(
+            "Plan.clipping: with float32 copies it is their gradients that are clipped, without a scale"
+        ),
+        documented(
+            "Automatic Mixed Precision examples, gradient clipping: gradients are unscaled before they are clipped",
+            "notes/amp_examples.html#gradient-clipping",
+        ),
+    ),
+)
+def clipped_copies(evidence: Evidence) -> Iterator[Finding]:
+    """Where float32 copies of 16-bit parameters are stepped and gradients are clipped, parameters are those of copies
+    whose gradients were scaled by the norm over all stages; with a scaled loss, by the norm of gradients without the
+    scale.
+
+    Most large models are trained like this: a norm of scaled gradients clips too much or nothing, as the scale is, and
+    a copy whose gradient was taken before it was clipped moves as if nothing had been clipped.
+    """
+    yield from updates_are_right(evidence)
+    yield from masters_are_kept(evidence)
+
+
+@requirement(
     "TRN-26",
     title="Sums in float32",
     level=MUST,

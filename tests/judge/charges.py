@@ -132,6 +132,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-22": LOSSES | GRADIENTS | UPDATES | BUFFERS,
     "TRN-25": OUTPUTS | LOSSES | GRADIENTS,
     "TRN-26": GRADIENTS,
+    "TRN-27": UPDATES,
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),

@@ -449,6 +449,20 @@ CASES: Mapping[str, Case] = {
         dtype="float16",
         stages=(Stage(blocks=(_LINEAR, blocks.Overflowing())), Stage(blocks=(_LINEAR,))),
     ),
+    "clipped copies": _mastered(
+        Sgd(lr=0.125, masters=True, clip=Clip(limit=0.0625)), *_UPDATES, dtype="bfloat16"
+    ),
+    "clipped scaled": _mastered(
+        Sgd(
+            lr=0.03125,
+            masters=True,
+            clip=Clip(limit=8.0),
+            scaling=Scaling(initial=2.0**14, backoff=2.0**-16),
+        ),
+        *_UPDATES,
+        dtype="float16",
+        stages=(Stage(blocks=(_LINEAR, blocks.Overflowing())), Stage(blocks=(_LINEAR,))),
+    ),
     "sums": with_model(
         plain_case(_PAIR, _PAIR), width=2, dtype="bfloat16", stages=(Stage(blocks=(blocks.Gain(),)),) * 2
     ),

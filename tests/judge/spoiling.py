@@ -222,6 +222,8 @@ def _of_array(value: Array, field: str, path: Path, allowed: Allowed) -> Iterato
     if not tensor.numel():
         return
     limit = allowed.bound(path)
+    if limit is not None and not bool(limit.tensor().isfinite().all()):
+        return  # no value is beyond it
     yield Spoil(field, "value", path, Array.of(nudged(tensor, limit, beyond=True)))
     if limit is not None and bool((limit.tensor() != 0).any()):
         inside = nudged(tensor, limit, beyond=False)

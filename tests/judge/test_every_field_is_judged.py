@@ -171,9 +171,14 @@ _HELD_BY_HAND = frozenset({"StepShown.gradient_norm", "StepShown.loss"})
 """Whose bounds are the judgement's own: tests/judge/test_conventions.py."""
 
 
-_CLOSER = {"masters": ("StepShown.parameters", "StepShown.gradients"), "sums": ("StepShown.gradients",)}
-"""Which TRN-23 holds against each other, and TRN-26 against numbers of its own, closer than the reference's bounds:
-tests/judge/test_masters.py and test_sums.py."""
+_CLOSER = {
+    "masters": ("StepShown.parameters", "StepShown.gradients"),
+    "clipped copies": ("StepShown.parameters", "StepShown.gradients"),
+    "clipped scaled": ("StepShown.parameters", "StepShown.gradients"),
+    "sums": ("StepShown.gradients",),
+}
+"""Which TRN-23 and TRN-27 hold against each other, and TRN-26 against numbers of its own, closer than the reference's
+bounds: tests/judge/test_masters.py and test_sums.py."""
 
 
 @pytest.mark.parametrize("name", EVIDENCE)

@@ -54,7 +54,7 @@ def test_why_a_level_is_met_that_includes_one_that_is_not_is_said(said):
     assert first == "conformant, by what this run judged, for Training, Split-backward, Schedules"
     assert others.startswith("  Forward: 10 of 29 not claimed, at most 9; Robust: 10 of ")
     assert why == (
-        "  level Training includes level Forward, but lets 15 of all its 62 requirements be unclaimed, "
+        "  level Training includes level Forward, but lets 15 of all its 63 requirements be unclaimed, "
         "where Forward lets 9 of its 29"
     )
 

@@ -15,21 +15,32 @@ from pipeconform.case.draw.subjects.tied_stages import can_tie, tied
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature
 
-__all__ = ["CLIPPED", "clips_as_claimed"]
+__all__ = ["CLIPPED", "LIMITS", "NORMS", "clips_as_claimed"]
 
-_LIMITS = (0.0625, 0.0625, 0.5, 64.0)
+LIMITS = (0.0625, 0.0625, 0.5, 64.0)
 """Below most norms, and above all of them: then nothing must change."""
-_NORMS: tuple[Literal["two", "maximum"], ...] = ("two", "two", "maximum")
+NORMS: tuple[Literal["two", "maximum"], ...] = ("two", "two", "maximum")
 
 
 def _clip(case: Case) -> Clip | None:
     return case.optimizer.clip if isinstance(case.optimizer, Sgd) else None
 
 
+def _found(case: Case) -> bool:
+    return isinstance(case.optimizer, Sgd) and case.optimizer.clip is not None and not case.optimizer.masters
+
+
 def clips_as_claimed(case: Case, own: Capabilities) -> bool:
-    """Whether the case clips only by a norm, and gradients of a dtype, that are claimed."""
+    """Whether the case clips only by a norm, and gradients of a dtype, that are claimed.
+
+    Where copies are stepped, it is gradients in float32 that are clipped.
+    """
     clip = _clip(case)
-    return clip is None or own.clipping.takes(norm=clip.norm, dtype=case.model.dtype)
+    if clip is None:
+        return True
+    assert isinstance(case.optimizer, Sgd)
+    masters = case.optimizer.masters
+    return clip.norm in own.clipping.norms and (masters or case.model.dtype in own.clipping.dtypes)
 
 
 def _dtypes(own: Capabilities) -> list[FloatType]:
@@ -42,8 +53,8 @@ def _ties_stages(d: Drawing) -> bool:
 
 
 def _contents(d: Drawing, draft: Draft) -> Draft:
-    norms = [norm for norm in _NORMS if norm in d.capabilities.clipping.norms]
-    clip = Clip(limit=d.pick(_LIMITS), norm=d.pick(norms))
+    norms = [norm for norm in NORMS if norm in d.capabilities.clipping.norms]
+    clip = Clip(limit=d.pick(LIMITS), norm=d.pick(norms))
     if _ties_stages(d) and d.pick((False, True)):
         draft = replaced(draft, model=tied(d, draft.model))
     elif Feature.SHARED_IN_STAGE in d.features:
@@ -66,7 +77,7 @@ CLIPPED = Subject(
     needs=frozenset({Feature.OPTIMIZER, Feature.CLIPPING}),
     trains=True,
     claimed=lambda claim, own: bool(own.clipping.norms and _dtypes(own)),
-    found=lambda case: _clip(case) is not None,
+    found=_found,
     rarity=2,
     least_stages=2,  # the norm of a single stage is no question
     widths=(2, 3, 4, 4, 6, 8, 8),  # with a single column one shard has all of a matrix
