@@ -100,7 +100,7 @@ def _wrong(
 
     case = evidence.case
     assert isinstance(case.optimizer, Sgd)
-    follow, gradient, updates, most = None, None, 0, 1
+    follow, gradient, updates, most, others = None, None, 0, 1, case.world.num_replicas - 1
     for expected in evidence.expected.steps:
         step, mine = case.program[expected.step], shown_step(one, expected.step)
         if isinstance(step, Train):
@@ -112,7 +112,7 @@ def _wrong(
             continue
         use = used[expected.step]
         if use.updates:
-            follow.step(gradient, factor=use.factor, num_microbatches=most)
+            follow.step(gradient, factor=use.factor, num_terms=most + others)
             updates += 1
         parameter = shown(mine.parameters)
         evidence.compared()
@@ -140,12 +140,12 @@ class _Copy:
 
     def __init__(self, start: Tensor, by: Sgd, *, earlier: _Copy | None) -> None:
         self.value = start.double()
-        self._by = by
+        self._by, self._dtype = by, start.dtype
         self._momentum: Tensor | None = None if earlier is None else earlier._momentum
         self._moved = self.value.new_zeros(self.value.shape)
         self._updates = 0
 
-    def step(self, gradient: Tensor, *, factor: float, num_microbatches: int) -> None:
+    def step(self, gradient: Tensor, *, factor: float, num_terms: int) -> None:
         """One update of SGD, with the gradient times a factor."""
         import torch
 
@@ -154,10 +154,11 @@ class _Copy:
         self._momentum = own if before is None or not self._by.momentum else before * self._by.momentum + own
         change = self._by.lr * self._momentum
         self.value = self.value - change
-        # the rank may have used float32 sums of what it showed in 16 bits: m additions, each rounded once; a factor by
-        # which it clips is uncertain by as much, and what it clipped may have been rounded once more
-        rounded = num_microbatches + 1 + (0 if self._by.clip is None else num_microbatches + 2)
-        kind = torch.finfo(gradient.dtype)
+        # the rank may have used float32 sums of what it showed in 16 bits, or 16 bits of what it showed in float32: as
+        # many additions, each rounded once; the factor by which it clips is uncertain by as much, and what it clipped
+        # may have been rounded once more
+        rounded = num_terms + 1 + (0 if self._by.clip is None else num_terms + 2)
+        kind = torch.finfo(self._dtype)
         self._moved += rounded * (
             change.abs() * kind.eps + self._by.lr * factor * kind.smallest_normal * kind.eps
         )

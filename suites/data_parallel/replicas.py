@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeconform.case.case import Optimize, Train
+from pipeconform.case.case import Optimize, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.conditions import DELAY, SEVERAL_REPLICAS
 from pipeconform.judge.data_parallel import (
@@ -18,6 +18,7 @@ from pipeconform.judge.data_parallel import (
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.masters import masters_are_kept
 from pipeconform.judge.reductions import reduced_once
 from pipeconform.judge.sums import sums_are_exact
 from pipeconform.judge.tensor_parallel import cut_as_planned, values_within_bounds
@@ -314,9 +315,11 @@ def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[
 
 
 def _replicas_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Gradients are the mean over replicas, in float32 where that is asked for."""
+    """Gradients are the mean over replicas, in float32 where that is asked for; copies are stepped with them."""
     yield from gradients_are_the_mean(evidence)
     yield from sums_are_exact(evidence)
+    if isinstance(evidence.case.optimizer, Sgd) and evidence.case.optimizer.masters:
+        yield from masters_are_kept(evidence)
 
 
 def _parts_are_right(evidence: Evidence) -> Iterator[Finding]:
