@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pipeconform.case.misplans import NO_COMPUTATION, UNKNOWN_SCHEDULE, Misplan
+from pipeconform.case.misplans import NO_COMPUTATION, UNKNOWN_SCHEDULE, HowPlanned, Misplan
 from pipeconform.case.planned import right_cases
 from pipeconform.judge import forward, training
 from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of, raised_by
@@ -39,13 +39,17 @@ def plans_are_refused(aftermath: Aftermath) -> Iterator[Outcome]:
         return
 
 
+_PLACED_OTHERWISE: tuple[HowPlanned, ...] = ("remainder", "single", "schedule", "stages")
+"""What may lead to another placement."""
+
+
 def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
     """If no rank raised, the values must be those of a plan that some rank was given."""
     if aftermath.failed:
         return
     wrong = []
     for case in right_cases(aftermath.case):
-        found = list(_wrong_values(aftermath.against(case)))
+        found = list(_wrong_values(aftermath.against(case), misplan))
         if not found:
             return
         wrong.append(found[0])
@@ -53,7 +57,15 @@ def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
     yield Finding(kind=f"{misplan.how}: silent wrong result", message=text, step=wrong[0].step)
 
 
-def _wrong_values(evidence: Evidence) -> Iterator[Finding]:
+def _wrong_values(evidence: Evidence, misplan: Misplan) -> Iterator[Finding]:
+    """What is wrong, as far as values say anything.
+
+    An engine that places stages itself may have placed them, by a wrong plan, on ranks that were given other weights
+    and data than those of their stages, as every rank is for what it does not own.
+    """
+    claim = evidence.capabilities.schedule(evidence.case.schedule)
+    if claim is not None and not claim.takes_placement and misplan.how in _PLACED_OTHERWISE:
+        return
     yield from forward.outputs_are_right(evidence)
     yield from training.losses_and_gradients_are_right(evidence)
 

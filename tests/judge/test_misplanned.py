@@ -150,6 +150,27 @@ def test_a_wrong_result_that_nobody_refused_is_wrong_for_everybody():
     )
 
 
+@pytest.mark.parametrize(
+    ("misplan", "judged"),
+    [
+        (Misplan(how="remainder"), False),
+        (Misplan(how="schedule"), False),
+        (Misplan(how="stages", rank=1), False),
+        (Misplan(how="microbatches", rank=1, number=5), True),
+    ],
+    ids=lambda one: getattr(one, "how", ""),
+)
+def test_values_of_an_engine_that_places_stages_itself_say_nothing_where_it_may_place_them_otherwise(
+    misplan, judged
+):
+    own = WRONG.capabilities
+    claims = tuple(dataclasses.replace(one, takes_placement=False) for one in own.schedules)
+    placing = dataclasses.replace(WRONG, capabilities=dataclasses.replace(own, schedules=claims))
+
+    assert bool(_judged(misplan, promises=NOTHING, against=lambda case: WRONG))
+    assert bool(_judged(misplan, promises=NOTHING, against=lambda case: placing)) == judged
+
+
 def test_whoever_waits_for_a_rank_that_raised_hangs_promise_or_not():
     ends = (Stuck(0.2, "waits"), Returned(None))
     (found,) = _judged(Misplan(how="stages", rank=1), None, _said("boom"), promises=NOTHING, verdicts=ends)

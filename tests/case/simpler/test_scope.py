@@ -319,6 +319,17 @@ def test_a_case_may_keep_what_it_was_about_but_gets_nothing_unclaimed() -> None:
     assert not _holds(accumulates, origin=clears, capabilities=less)
 
 
+def test_a_case_with_a_mistake_accumulates_only_if_that_is_claimed() -> None:
+    """Its only trait is the mistake."""
+    less = replace(EVERYTHING, features=EVERYTHING.features - {Feature.ACCUMULATION})
+    wrong = structs.replace(STEP, mistake=Mistake(where="input", how="ndim"))
+    accumulates, clears = _case(program=(STEP, wrong)), _case(program=(STEP, Zero(), wrong))
+
+    assert _holds(accumulates, origin=clears, focus=Focus.WRONG_SHAPE)
+    assert not _holds(accumulates, origin=clears, focus=Focus.WRONG_SHAPE, capabilities=less)
+    assert _holds(accumulates, origin=accumulates, focus=Focus.WRONG_SHAPE, capabilities=less)
+
+
 SIZES = {
     "as many ranks as must run": (Focus.PLAIN, 2, _case(), _case((Linear(),))),
     "as many stages as the subject needs": (Focus.SKIP, 1, _case(*((Linear(),),) * 3), _case()),
