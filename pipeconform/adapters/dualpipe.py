@@ -39,6 +39,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters.installed import has_file, require_release
 from pipeconform.adapters.without_cuda import run_on
+from pipeconform.errors import Unsupported
 
 __all__ = ["DualPipe", "DualPipeDefault"]
 
@@ -205,7 +206,15 @@ class DualPipe:
         import dualpipe  # noqa: F401 - so that the first pipeline is built as fast as the others
 
     def build(self, plan: Plan) -> _DualPipePipeline | Bystander:
+        """Build on this rank.
+
+        Raises:
+            Unsupported: there is no pair of stages for every rank, which is how the engine takes them.
+        """
         members, rank = plan.ranks.pipeline_ranks, plan.ranks.pipeline_rank
+        wanted = 2 * len(members) if plan.schedule == _V else len(members)
+        if len(plan.stages) != wanted:
+            raise Unsupported(f"{len(plan.stages)} stages on {len(members)} ranks, not {wanted}")
         if plan.schedule == _V:
             return Bystander() if rank is None else self._built(plan, None)
         pairs = [dist.new_group([a, b]) for a, b in zip(members, reversed(members), strict=True) if a < b]
