@@ -32,11 +32,10 @@ def adopt_orphans() -> None:
 def children_of(pid: int) -> set[int]:
     """Return the children of all threads of ``pid`` that are alive or not reaped; empty if unknown."""
     children: set[int] = set()
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            children.update(int(child) for child in (thread / "children").read_text().split())
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        for thread in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(OSError):  # that thread has ended; its children are another one's now
+                children.update(int(child) for child in (thread / "children").read_text().split())
     return children
 
 

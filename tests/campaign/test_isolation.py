@@ -12,6 +12,7 @@ from pipeconform.campaign.judging import judge
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.outcome import Status
 from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.process_tree import children_of
 from pipeconform.spec import requirement
 
 PRELOAD = (
@@ -69,10 +70,9 @@ def _family(pid):
     """A fork server and the processes below it; those of other tests' servers are theirs."""
     found, todo = {pid}, [pid]
     while todo:
-        for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
-            children = {int(pid) for pid in task.read_text().split()}
-            todo += children - found
-            found |= children
+        children = children_of(todo.pop())
+        todo += children - found
+        found |= children
     return found
 
 

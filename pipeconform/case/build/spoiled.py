@@ -72,4 +72,7 @@ def _wait_for_each_other(lines: _Lines, last_stage: int, last: int) -> None:
     which needs that of stage 0.
     """
     _move(lines, f"0F{last}", behind=_backward(lines, 0, 0, "I"))
-    _move(lines, _backward(lines, last_stage, 0, "I"), behind=f"{last_stage}F{last}")
+    first, second = _backward(lines, last_stage, 0, "I"), _backward(lines, last_stage, 0, "W")
+    _move(lines, first, behind=f"{last_stage}F{last}")
+    if second != first:
+        _move(lines, second, behind=first)

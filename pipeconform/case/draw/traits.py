@@ -9,7 +9,7 @@ from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subject import Subject, group_of
 from pipeconform.case.focus import Focus
 
-__all__ = ["plainer", "traits"]
+__all__ = ["all_traits", "plainer", "traits"]
 
 _GROUPS: dict[str, list[Subject]] = {}
 for _one in SUBJECTS.values():
@@ -24,6 +24,15 @@ def traits(case: Case) -> frozenset[Focus]:
     found = [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
     rarest = max(one.rarity for one in found)
     return frozenset(one.focus for one in found if one.rarity == rarest)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def all_traits(case: Case) -> frozenset[Focus]:
+    """Every subject found in the case, and in what is left of it without its deliberate mistakes."""
+    cases = {case.digest: case, case.without_mistakes.digest: case.without_mistakes}
+    return frozenset(
+        one.focus for some in cases.values() for one in _GROUPS[group_of(some)] if one.is_in(some)
+    )
 
 
 _MOST_SUBJECTS = 4

@@ -12,11 +12,10 @@ from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import Case, Train
-from pipeconform.case.draw.changes import accumulates
 from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subjects.clipped import clips_as_claimed
-from pipeconform.case.draw.traits import traits
+from pipeconform.case.draw.traits import all_traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.mistakes import Mistake
 
@@ -44,7 +43,6 @@ class Scope:
         """Whether `case`, which is simpler than `origin`, may be executed and judged in its place."""
         return (
             self._is_about_no_more(case, origin)
-            and self._accumulates_no_more(case, origin)
             and self._has_claimed_sizes(case)
             and self._has_a_claimed_model(case)
             and _computes(case)
@@ -53,13 +51,8 @@ class Scope:
         )
 
     def _is_about_no_more(self, case: Case, origin: Case) -> bool:
-        capabilities, own = self.limits.capabilities, traits(origin)
-        return all(one in own or is_claimed(one, self.claim, capabilities) for one in traits(case))
-
-    def _accumulates_no_more(self, case: Case, origin: Case) -> bool:
-        """Whether gradients add up over steps only if that is claimed: of a case with a mistake it is no trait."""
-        features = self.limits.capabilities.under(self.claim).features
-        return Feature.ACCUMULATION in features or not accumulates(case) or accumulates(origin)
+        capabilities, own = self.limits.capabilities, all_traits(origin)
+        return all(one in own or is_claimed(one, self.claim, capabilities) for one in all_traits(case))
 
     def _has_claimed_sizes(self, case: Case) -> bool:
         p, v, subject = case.num_ranks, case.stages_per_rank, SUBJECTS[self.focus]

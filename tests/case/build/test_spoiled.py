@@ -6,6 +6,7 @@ from pipeconform.case.build.spoiled import spoiled_csv
 from pipeconform.case.misplans import TABLES, Misplan
 from pipeconform.schedule import from_csv, verify
 from pipeconform.schedule.orders import some_order
+from pipeconform.schedule.violation import Rule
 
 WHOLE = from_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
 PARTS = from_csv("0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1W0,1B1\n")
@@ -25,6 +26,7 @@ PARTS = from_csv("0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1W0,1B1\n")
         (WHOLE, Misplan(how="no computation", stage=1), "0F0,0F1,0B0,0B1 0X0,1B0,1F1,1B1"),
         (WHOLE, Misplan(how="other microbatch"), "0F0,0F2,0B0,0B2 1F0,1B0,1F2,1B2"),
         (WHOLE, Misplan(how="circle"), "0F0,0B0,0F1,0B1 1F0,1F1,1B0,1B1"),
+        (PARTS, Misplan(how="circle"), "0F0,0I0,0F1,0W0,0B1 1F0,1F1,1I0,1W0,1B1"),
         (WHOLE, Misplan(how="no line"), "0F0,0F1,0B0,0B1"),
         (WHOLE, Misplan(how="lines exchanged"), "1F0,1B0,1F1,1B1 0F0,0F1,0B0,0B1"),
     ],
@@ -44,3 +46,14 @@ def test_no_order_with_a_mistake_can_be_carried_out(how, placement, splits):
 
         assert not verify(table)
         assert verify(wrong)
+
+
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("placement", [(0, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 1, 2)], ids=repr)
+def test_in_a_circle_nothing_but_the_waiting_is_wrong(placement, splits):
+    for seed in range(64):
+        table = some_order(placement, num_microbatches=3, seed=seed, splits=splits, in_turn=True)
+        text = spoiled_csv(table, Misplan(how="circle"))
+        found = verify(from_csv(text, placement=table.placement, num_microbatches=3))
+
+        assert {one.rule for one in found} == {Rule.DEADLOCK}
