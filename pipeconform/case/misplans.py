@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 from pipeconform.case.strict import Strict
 from pipeconform.claims import MistakeKind
@@ -22,47 +22,30 @@ __all__ = [
     "num_surplus",
 ]
 
-HowPlanned = Literal[
-    "remainder",
-    "single",
-    "schedule",
-    "stages",
-    "microbatches",
-    "metadata",
-    "shape",
-    "dtype",
+HowTable = Literal[
     "no forward",
     "no backward",
     "forward twice",
     "backward twice",
     "backward first",
-    "other microbatch",
     "no computation",
+    "other microbatch",
     "circle",
     "no line",
     "lines exchanged",
 ]
+HowPlanned = Literal[
+    "remainder", "single", "schedule", "stages", "microbatches", "metadata", "shape", "dtype", HowTable
+]
 
-TABLES: tuple[HowPlanned, ...] = (
-    "no forward",
-    "no backward",
-    "forward twice",
-    "backward twice",
-    "backward first",
-    "other microbatch",
-    "no computation",
-    "circle",
-    "no line",
-    "lines exchanged",
-)
+TABLES: tuple[HowTable, ...] = get_args(HowTable)
 """What makes a table one that cannot be carried out."""
+PLACED: tuple[HowTable, ...] = TABLES[: TABLES.index("no computation") + 1]
+"""What is about one stage's computation for one microbatch."""
 
 UNKNOWN_SCHEDULE = "NoSuchSchedule"
 NO_COMPUTATION = "0X0"
 """A cell of a table that is no computation."""
-
-PLACED: tuple[HowPlanned, ...] = TABLES[:5] + TABLES[6:7]
-"""What is about one stage's computation for one microbatch."""
 
 
 class Misplan(Strict, frozen=True, kw_only=True):

@@ -15,11 +15,11 @@ from pipeconform.case.draw.subjects.tied_stages import can_tie, tied
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature
 
-__all__ = ["CLIPPED", "LIMITS", "NORMS", "clips_as_claimed"]
+__all__ = ["CLIPPED", "clips_as_claimed", "some_clip"]
 
-LIMITS = (0.0625, 0.0625, 0.5, 64.0)
+_LIMITS = (0.0625, 0.0625, 0.5, 64.0)
 """Below most norms, and above all of them: then nothing must change."""
-NORMS: tuple[Literal["two", "maximum"], ...] = ("two", "two", "maximum")
+_NORMS: tuple[Literal["two", "maximum"], ...] = ("two", "two", "maximum")
 
 
 def _clip(case: Case) -> Clip | None:
@@ -52,9 +52,14 @@ def _ties_stages(d: Drawing) -> bool:
     return "mse" in d.capabilities.losses and can_tie(d.claim, d.capabilities)
 
 
+def some_clip(d: Drawing) -> Clip:
+    """A limit, and a norm that is claimed."""
+    norms = [norm for norm in _NORMS if norm in d.capabilities.clipping.norms]
+    return Clip(limit=d.pick(_LIMITS), norm=d.pick(norms))
+
+
 def _contents(d: Drawing, draft: Draft) -> Draft:
-    norms = [norm for norm in NORMS if norm in d.capabilities.clipping.norms]
-    clip = Clip(limit=d.pick(LIMITS), norm=d.pick(norms))
+    clip = some_clip(d)
     if _ties_stages(d) and d.pick((False, True)):
         draft = replaced(draft, model=tied(d, draft.model))
     elif Feature.SHARED_IN_STAGE in d.features:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Clip, Load, Model, Optimize, Scaling, Sgd, Step, Zero
+from pipeconform.case.case import Case, Load, Model, Optimize, Scaling, Sgd, Step, Zero
 from pipeconform.case.draw.changes import changed_model, in_some_stage, replaced, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft, Subject
-from pipeconform.case.draw.subjects.clipped import LIMITS, NORMS
+from pipeconform.case.draw.subjects.clipped import some_clip
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
@@ -77,9 +77,7 @@ def _clipping(contents: Change) -> Change:
     def clipped(d: Drawing, draft: Draft) -> Draft:
         draft = contents(d, draft)
         assert isinstance(draft.optimizer, Sgd)
-        norms = [norm for norm in NORMS if norm in d.capabilities.clipping.norms]
-        clip = Clip(limit=d.pick(LIMITS), norm=d.pick(norms))
-        return replaced(draft, optimizer=structs.replace(draft.optimizer, lr=_LARGE_RATE, clip=clip))
+        return replaced(draft, optimizer=structs.replace(draft.optimizer, lr=_LARGE_RATE, clip=some_clip(d)))
 
     return clipped
 
