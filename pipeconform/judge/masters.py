@@ -43,6 +43,8 @@ class _Use:
 
     factor: float
     """What they are multiplied by."""
+    divisor: float
+    """The part of it that takes out the scale of the loss."""
     updates: bool
     """Whether they are used: not if one of them is not finite."""
 
@@ -52,18 +54,21 @@ def _used(evidence: Evidence) -> Iterator[tuple[int, _Use]]:
     case = evidence.case
     assert isinstance(case.optimizer, Sgd)
     scale = None if case.optimizer.scaling is None else case.optimizer.scaling.initial
-    factor = 1.0
+    factor = divisor = 1.0
     for expected in evidence.expected.steps:
         step = case.program[expected.step]
         if isinstance(step, Train):
-            factor = _factor(evidence, expected, by=case.optimizer, scale=scale)
+            factor, divisor = _factors(evidence, expected, by=case.optimizer, scale=scale)
         elif isinstance(step, Optimize):
-            yield expected.step, _Use(factor=factor, updates=expected.loss_scale == scale)
+            updates = expected.loss_scale == scale
+            yield expected.step, _Use(factor=factor, divisor=divisor, updates=updates)
             scale = expected.loss_scale
 
 
-def _factor(evidence: Evidence, expected: StepExpected, *, by: Sgd, scale: float | None) -> float:
-    """What the gradients that the ranks showed are multiplied by: 1 / scale, and limit / norm where that is less.
+def _factors(
+    evidence: Evidence, expected: StepExpected, *, by: Sgd, scale: float | None
+) -> tuple[float, float]:
+    """What the gradients that the ranks showed are multiplied by, and the scale in them: limit / norm / scale.
 
     `pipeconform.oracle.clipping` has the formula. Whether the gradients that an engine shows are still scaled is its
     own affair; the oracle's are, and no scale is near 1.
@@ -74,9 +79,9 @@ def _factor(evidence: Evidence, expected: StepExpected, *, by: Sgd, scale: float
     if scale is not None and 0 < right < math.inf and 0 < size < math.inf:
         divisor = min((1.0, scale), key=lambda one: abs(math.log(size / one / (right / scale))))
     if by.clip is None:
-        return 1.0 / divisor
+        return 1.0 / divisor, divisor
     norm = size if by.clip.norm == "two" else max((float(one.abs().amax()) for one in found), default=0.0)
-    return min(1.0, by.clip.limit / (norm / divisor + 1e-6)) / divisor
+    return min(1.0, by.clip.limit / (norm / divisor + 1e-6)) / divisor, divisor
 
 
 def _right_gradients(expected: StepExpected) -> list[Tensor]:
@@ -112,7 +117,7 @@ def _wrong(
             continue
         use = used[expected.step]
         if use.updates:
-            follow.step(gradient, factor=use.factor, num_terms=most + others)
+            follow.step(gradient, use, num_terms=most + others)
             updates += 1
         parameter = shown(mine.parameters)
         evidence.compared()
@@ -145,29 +150,29 @@ class _Copy:
         self._moved = self.value.new_zeros(self.value.shape)
         self._updates = 0
 
-    def step(self, gradient: Tensor, *, factor: float, num_terms: int) -> None:
-        """One update of SGD, with the gradient times a factor."""
+    def step(self, gradient: Tensor, use: _Use, *, num_terms: int) -> None:
+        """One update of SGD."""
         import torch
 
-        own = gradient.double() * factor
+        own = gradient.double() * use.factor
         before = self._momentum
         self._momentum = own if before is None or not self._by.momentum else before * self._by.momentum + own
         change = self._by.lr * self._momentum
         self.value = self.value - change
         # the rank may have used float32 sums of what it showed in 16 bits, or 16 bits of what it showed in float32: as
         # many additions, each rounded once; the factor by which it clips is uncertain by as much, and what it clipped
-        # may have been rounded once more
+        # may have been rounded once more, the smallest numbers by as much as their distance
         rounded = num_terms + 1 + (0 if self._by.clip is None else num_terms + 2)
         kind = torch.finfo(self._dtype)
-        self._moved += rounded * (
-            change.abs() * kind.eps + self._by.lr * factor * kind.smallest_normal * kind.eps
-        )
+        smallest = self._by.lr / use.divisor * kind.smallest_normal
+        self._moved += rounded * (change.abs() + smallest) * kind.eps
         self._updates += 1
 
     def bound(self, parameter: Tensor) -> Tensor:
         """How far a parameter may be from the copy: rounded once to 16 bits, and after float32 arithmetic."""
         import torch
 
+        kind = torch.finfo(parameter.dtype)
         size = torch.maximum(parameter.double().abs(), self.value.abs())
-        rounded = torch.finfo(parameter.dtype).eps * size / 2
+        rounded = kind.eps * size.clamp(min=kind.smallest_normal) / 2
         return rounded + self._moved + 4 * self._updates * torch.finfo(torch.float32).eps * size
