@@ -109,6 +109,8 @@ class TableErrorsWordless(ReferencePipeline):
         try:
             return super().run(mode, batch)
         except ValueError:
+            if self.plan.table is None:
+                raise
             raise ValueError("bad table") from None
 
 
