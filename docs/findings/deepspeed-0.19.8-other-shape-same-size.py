@@ -1,6 +1,6 @@
 """Under DualPipeV a batch of another shape is computed in the shape of the first one, if it has as many elements.
 
-What: the shape of what passes between stages is told once, in the first step. In the second step every microbatch has
+What: the shape of what passes between stages is sent once, in the first step. In the second step every microbatch has
   three rows of two tokens instead of two rows of three. The next stage gets their numbers as two rows of three: what it
   computes along a row is wrong, and so is the loss, here that of the first shape. Nothing is raised. PipelineModule,
   without dynamic_shape, raises in the backward on the first rank, and leaves the other one waiting.
@@ -11,7 +11,7 @@ Why: DualPipeV "exchanges activation shapes once", refuses dynamic_shape, and co
 Requirement: ERR-1, ERR-4.
 Schedules: DualPipeV, two ranks or more.
 Known: -
-Possible fix: compare the shape with the one that was told, before sending, and raise.
+Possible fix: compare the shape with the one that was sent, before sending, and raise.
 """
 
 import io

@@ -68,7 +68,7 @@ def worker(rank, folder):
     lines = [f"{name}, rank {rank}: {step(rank, table, folder)}" for name, table in TABLES.items()]
     Path(folder, f"{rank}.txt").write_text("".join(f"{line}\n" for line in lines))
     while not all(Path(folder, f"{one}.txt").exists() for one in range(WORLD)):
-        time.sleep(0.1)  # nobody's connections close before the other has given up
+        time.sleep(0.1)  # no connection closes before the other rank has given up
     os._exit(0)
 
 

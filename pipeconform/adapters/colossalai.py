@@ -5,9 +5,9 @@ stage before returned, a dict of tensors by name. They divide the loss by m, and
 merged output. Interleaved stages are a list of modules, those of the zero-bubble schedule one module that is told which
 it is.
 
-They are written for NCCL. With gloo, they are told that the group is not one of NCCL or HCCL, for which they would ask
-torch by a name that it does not have, and every send is waited for (``overlap_p2p=False``): gloo may lose a message
-whose request is not kept.
+They are written for NCCL. With gloo, the adapter answers them that the group is not one of NCCL or HCCL, for which they
+would ask torch by a name that it does not have, and every send is waited for (``overlap_p2p=False``): gloo may lose a
+message whose request is not kept.
 """
 
 from __future__ import annotations

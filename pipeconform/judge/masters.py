@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeconform.case.case import Load, Optimize, Sgd, Train
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
-from pipeconform.judge.norms import shown_gradients
+from pipeconform.judge.norms import shown_gradients, two_norm
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Observation, StepExpected
 
@@ -44,7 +44,7 @@ class _Use:
     factor: float
     """What they are multiplied by."""
     divisor: float
-    """The part of it that takes out the scale of the loss."""
+    """The scale of the loss in them, which the factor takes out."""
     updates: bool
     """Whether they are used: not if one of them is not finite."""
 
@@ -73,8 +73,8 @@ def _factors(
     `pipeconform.oracle.clipping` has the formula. Whether the gradients that an engine shows are still scaled is its
     own affair; the oracle's are, and no scale is near 1.
     """
-    found, right = shown_gradients(evidence, expected), _size(_right_gradients(expected))
-    size = _size(found)
+    found, right = shown_gradients(evidence, expected), two_norm(_right_gradients(expected))
+    size = two_norm(found)
     divisor = 1.0
     if scale is not None and 0 < right < math.inf and 0 < size < math.inf:
         divisor = min((1.0, scale), key=lambda one: abs(math.log(size / one / (right / scale))))
@@ -87,10 +87,6 @@ def _factors(
 def _right_gradients(expected: StepExpected) -> list[Tensor]:
     named = (one for several in expected.gradients.values() for one in several.values())
     return [one.tensor().double() for one in named if one is not None]
-
-
-def _size(gradients: Iterable[Tensor]) -> float:
-    return math.sqrt(sum(float(one.square().sum()) for one in gradients))
 
 
 def _wrong(

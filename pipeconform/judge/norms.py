@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pipeconform.case.case import Case, Train
@@ -13,7 +13,7 @@ from pipeconform.observe.observation import StepExpected
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["gradient_norm_is_right", "shown_gradients"]
+__all__ = ["gradient_norm_is_right", "shown_gradients", "two_norm"]
 
 
 def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
 
     for expected in evidence.runs(Train):
         found = shown_gradients(evidence, expected)
-        right_norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in found))
+        right_norm = two_norm(found)
         count = sum(gradient.numel() for gradient in found)
         for one in evidence.members:
             norm = shown_step(one, expected.step).gradient_norm
@@ -56,6 +56,11 @@ def shown_gradients(evidence: Evidence, expected: StepExpected) -> list[Tensor]:
         if (s, name) not in copies
         and (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
     ]
+
+
+def two_norm(gradients: Iterable[Tensor]) -> float:
+    """The 2-norm of all of them together."""
+    return math.sqrt(sum(float(one.square().sum()) for one in gradients))
 
 
 def _copies(case: Case) -> frozenset[tuple[int, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeconform.errors import UsageError
 from pipeconform.ranks.leases import Lease, Leases
+from pipeconform.ranks.process_tree import children_of
 
 __all__ = ["Cores"]
 
@@ -59,7 +60,6 @@ class Cores:
 def _tasks(pid: int) -> Iterator[int]:
     """The threads of a process and of all its descendants."""
     with contextlib.suppress(OSError):
-        for task in list(Path(f"/proc/{pid}/task").iterdir()):
-            yield int(task.name)
-            for child in (task / "children").read_text().split():
-                yield from _tasks(int(child))
+        yield from [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    for child in children_of(pid):
+        yield from _tasks(child)

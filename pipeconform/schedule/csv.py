@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeconform.errors import BadTableError
 from pipeconform.schedule.actions import COMPUTE, Action
@@ -21,8 +21,8 @@ _FEW = 1000
 """Microbatch numbers below this are accepted, however few actions a file has."""
 
 
-def to_csv(table: Table) -> str:
-    """The table as torch 2.13 writes it, with lines that end in CR LF."""
+def to_csv(table: Iterable[Iterable[object]]) -> str:
+    """A table, or lines of cells, as torch 2.13 writes it, with lines that end in CR LF."""
     return "".join(",".join(map(str, actions)) + "\r\n" for actions in table)
 
 

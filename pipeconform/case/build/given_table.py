@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.adapter import Placement, placement_of
-from pipeconform.case.build.spoiled import spoiled_csv
+from pipeconform.case.build.spoiled import spoiled
 from pipeconform.case.case import Case
 from pipeconform.case.misplans import TABLES
 from pipeconform.schedule import Table, to_csv
@@ -17,7 +17,7 @@ def given_csv(case: Case) -> str | None:
     if case.world.order is None:
         return None
     table, misplan = given_table(case), case.world.misplan
-    return to_csv(table) if misplan is None or misplan.how not in TABLES else spoiled_csv(table, misplan)
+    return to_csv(table if misplan is None or misplan.how not in TABLES else spoiled(table, misplan))
 
 
 def given_table(case: Case) -> Table:

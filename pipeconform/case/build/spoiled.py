@@ -7,14 +7,14 @@ import re
 from pipeconform.case.misplans import NO_COMPUTATION, Misplan
 from pipeconform.schedule import Table
 
-__all__ = ["spoiled_csv"]
+__all__ = ["spoiled"]
 
 _Lines = list[list[str]]
 """The computations of each rank as text, such as ``0F2``."""
 
 
-def spoiled_csv(table: Table, misplan: Misplan) -> str:
-    """The table as CSV with the mistake of `misplan`; it has computations only, and every microbatch's."""
+def spoiled(table: Table, misplan: Misplan) -> list[list[str]]:
+    """The lines of a table with the mistake of `misplan`; it has computations only, and every microbatch's."""
     lines = [list(map(str, actions)) for actions in table]
     stage, k, last = misplan.stage, misplan.number, table.num_microbatches - 1
     match misplan.how:
@@ -41,7 +41,7 @@ def spoiled_csv(table: Table, misplan: Misplan) -> str:
             del lines[-1]
         case "lines exchanged":
             lines[:2] = lines[1], lines[0]
-    return "".join(",".join(line) + "\r\n" for line in lines)
+    return lines
 
 
 def _line_of(lines: _Lines, cell: str) -> list[str]:

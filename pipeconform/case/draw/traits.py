@@ -21,7 +21,7 @@ for _one in SUBJECTS.values():
 )  # a case is asked about by many requirements, and while it is made smaller
 def traits(case: Case) -> frozenset[Focus]:
     """The subjects of the case: the rarest of those found in it."""
-    found = [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
+    found = _found(case)
     rarest = max(one.rarity for one in found)
     return frozenset(one.focus for one in found if one.rarity == rarest)
 
@@ -29,10 +29,12 @@ def traits(case: Case) -> frozenset[Focus]:
 @functools.lru_cache(maxsize=1 << 14)
 def all_traits(case: Case) -> frozenset[Focus]:
     """Every subject found in the case, and in what is left of it without its deliberate mistakes."""
-    cases = {case.digest: case, case.without_mistakes.digest: case.without_mistakes}
-    return frozenset(
-        one.focus for some in cases.values() for one in _GROUPS[group_of(some)] if one.is_in(some)
-    )
+    found = [*_found(case), *(_found(case.without_mistakes) if case.is_mistaken else ())]
+    return frozenset(one.focus for one in found)
+
+
+def _found(case: Case) -> list[Subject]:
+    return [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
 
 
 _MOST_SUBJECTS = 4

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeconform.case.build.spoiled import spoiled_csv
+from pipeconform.case.build.spoiled import spoiled
 from pipeconform.case.misplans import TABLES, Misplan
-from pipeconform.schedule import from_csv, verify
+from pipeconform.schedule import from_csv, to_csv, verify
 from pipeconform.schedule.orders import some_order
 from pipeconform.schedule.violation import Rule
 
@@ -33,7 +33,7 @@ PARTS = from_csv("0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1W0,1B1\n")
     ids=repr,
 )
 def test_a_table_gets_the_mistake_and_no_other(table, misplan, expected):
-    assert spoiled_csv(table, misplan).split("\r\n") == [*expected.split(" "), ""]
+    assert to_csv(spoiled(table, misplan)).split("\r\n") == [*expected.split(" "), ""]
 
 
 @pytest.mark.parametrize("splits", [False, True])
@@ -42,7 +42,9 @@ def test_a_table_gets_the_mistake_and_no_other(table, misplan, expected):
 def test_no_order_with_a_mistake_can_be_carried_out(how, placement, splits):
     for seed in range(8):
         table = some_order(placement, num_microbatches=3, seed=seed, splits=splits, in_turn=True)
-        wrong = from_csv(spoiled_csv(table, Misplan(how=how)), placement=table.placement, num_microbatches=3)
+        wrong = from_csv(
+            to_csv(spoiled(table, Misplan(how=how))), placement=table.placement, num_microbatches=3
+        )
 
         assert not verify(table)
         assert verify(wrong)
@@ -53,7 +55,7 @@ def test_no_order_with_a_mistake_can_be_carried_out(how, placement, splits):
 def test_in_a_circle_nothing_but_the_waiting_is_wrong(placement, splits):
     for seed in range(64):
         table = some_order(placement, num_microbatches=3, seed=seed, splits=splits, in_turn=True)
-        text = spoiled_csv(table, Misplan(how="circle"))
+        text = to_csv(spoiled(table, Misplan(how="circle")))
         found = verify(from_csv(text, placement=table.placement, num_microbatches=3))
 
         assert {one.rule for one in found} == {Rule.DEADLOCK}

@@ -39,8 +39,9 @@ def clips_as_claimed(case: Case, own: Capabilities) -> bool:
     if clip is None:
         return True
     assert isinstance(case.optimizer, Sgd)
-    masters = case.optimizer.masters
-    return clip.norm in own.clipping.norms and (masters or case.model.dtype in own.clipping.dtypes)
+    if case.optimizer.masters:
+        return clip.norm in own.clipping.norms
+    return own.clipping.takes(norm=clip.norm, dtype=case.model.dtype)
 
 
 def _dtypes(own: Capabilities) -> list[FloatType]:
