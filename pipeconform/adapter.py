@@ -70,7 +70,7 @@ from pipeconform.contract.plan import (
     TensorSpec,
 )
 from pipeconform.contract.rules import Along, CustomMerge, CustomSplit, MergeRule, SplitRule, Whole
-from pipeconform.contract.tensor import CutLayer, Held, TensorParallel
+from pipeconform.contract.tensor import CutLayer, Held, HeldBatch, TensorParallel
 from pipeconform.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ __all__ = [
     "Feature",
     "GradientScale",
     "Held",
+    "HeldBatch",
     "KnowsBoundaries",
     "LoadState",
     "Loss",

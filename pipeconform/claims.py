@@ -335,11 +335,13 @@ class TensorParallelClaim:
     """
 
     maps: tuple[Literal["column", "row"], ...] = ("column", "row")
-    """How linear maps may be cut; empty: stages are not cut, see `boundaries`."""
+    """How linear maps may be cut; empty: stages are not cut, see `boundaries` and `batches`."""
     sequence: bool = False  # the main stream may be cut along the sequence inside a stage
     sharded: bool = False  # together with replicas in fully_shard, if these are claimed
     boundaries: tuple[Literal["whole", "sequence", "width"], ...] = ()
     """How `DTensor`s that cross from stage to stage may be placed."""
+    batches: tuple[Literal["whole", "samples", "sequence", "width"], ...] = ()
+    """How the `DTensor`s of a batch may be placed; see `TensorParallel.batch`."""
 
 
 @dataclass(frozen=True, kw_only=True)

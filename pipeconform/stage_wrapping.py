@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
-    from pipeconform.adapter import CutLayer, Held, Plan
+    from pipeconform.adapter import CutLayer, HeldBatch, Plan
 
 __all__ = ["bare", "placement_of_held", "wrapped"]
 
@@ -61,11 +61,11 @@ def bare(module: nn.Module) -> nn.Module:
     return module.module if isinstance(module, DistributedDataParallel) else module
 
 
-def placement_of_held(held: Held) -> Any:
+def placement_of_held(held: HeldBatch) -> Any:
     """The torch placement for a part of a tensor ``[B, S, W]`` or ``[B, W]``."""
     from torch.distributed.tensor import Replicate, Shard
 
-    return Replicate() if held == "whole" else Shard(1 if held == "sequence" else -1)
+    return Replicate() if held == "whole" else Shard({"samples": 0, "sequence": 1, "width": -1}[held])
 
 
 def _replicas(plan: Plan, stage: int) -> DeviceMesh:

@@ -18,6 +18,7 @@ from pipeconform.adapter import Batch, Microbatch
 
 from .metadata import TensorMeta, same_sizes
 from .microbatches import batch_size_of, parts_by, sizes_of, split
+from .placed import parts_in
 
 
 class BatchCheck:
@@ -82,7 +83,10 @@ def parts_of(batch: Batch) -> Sequence[Microbatch]:
     if batch.source is not None:
         return batch.microbatches
     sizes = sizes_in(batch)
-    args, targets = (split(one, sizes=sizes, batch_dim=batch.batch_dim) for one in (batch.args, batch.target))
+    parts = parts_in(batch.args, batch.target, batch_dim=batch.batch_dim)
+    args, targets = (
+        split(one, sizes=sizes, batch_dim=batch.batch_dim, parts=parts) for one in (batch.args, batch.target)
+    )
     kwargs = kwargs_in(batch, sizes=sizes)
     return [
         Microbatch(args=args[k], kwargs={s: own[k] for s, own in kwargs.items()}, target=targets[k])
@@ -105,7 +109,10 @@ def sizes_in(batch: Batch) -> tuple[int, ...]:
     known = {size for size in found.values() if size is not None}
     if len(known) != 1:
         raise ValueError(f"the batch size is not clear: {found}")
-    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
+    # where samples are cut over ranks, every rank splits its own
+    parts = parts_in(batch.args, batch.target, batch_dim=batch.batch_dim)
+    own = sizes_of(known.pop() // parts, num_microbatches=batch.num_microbatches)
+    return tuple(parts * size for size in own)
 
 
 def kwargs_in(batch: Batch, *, sizes: Sequence[int]) -> dict[int, list[dict[str, Any]]]:

@@ -43,7 +43,10 @@ CAPABILITIES = Capabilities(
         synchronised_norms=True,
     ),
     tensor_parallel=TensorParallelClaim(
-        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
+        sequence=True,
+        sharded=True,
+        boundaries=("sequence", "width", "whole"),
+        batches=("samples", "sequence", "width", "whole"),
     ),
 )
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from pipeconform.adapter import Along, CustomMerge, MergeRule, SplitRule, Whole
 
+from . import placed
 from .block_masks import split_block_mask
 from .containers import combine, leaves_of, map_leaves
 
@@ -60,11 +62,16 @@ def batch_size_of(tree: Any, *, batch_dim: int, name: str) -> int | None:
     return next(iter(sizes), None)
 
 
-def split(tree: Any, *, sizes: Sequence[int], batch_dim: int) -> list[Any]:
-    """One tree per microbatch; tensors are views of the batch's, other leaves are repeated."""
+def split(tree: Any, *, sizes: Sequence[int], batch_dim: int, parts: int = 1) -> list[Any]:
+    """One tree per microbatch; tensors are views of the batch's, other leaves are repeated.
+
+    `parts` is the number of ranks over which the samples of the batch are cut, see `placed.parts_in`.
+    """
 
     def part(start: int, size: int) -> Any:
         def cut(leaf: Any) -> Any:
+            if isinstance(leaf, DTensor):
+                return placed.part_of(leaf, start, size, batch_dim=batch_dim, parts=parts)
             return leaf.narrow(batch_dim, start, size) if isinstance(leaf, Tensor) else leaf
 
         return map_leaves(cut, tree)
@@ -144,6 +151,8 @@ def merge(trees: Sequence[Any], *, batch_dim: int, rules: Sequence[MergeRule | N
                 raise ValueError(
                     f"outputs of shapes {shapes} cannot be merged along batch dimension {batch_dim}"
                 )
+            if all(isinstance(value, DTensor) for value in column):
+                return placed.joined(column, batch_dim=batch_dim)
             return torch.cat(list(column), dim=batch_dim)
         if any(isinstance(value, Tensor) for value in column) or any(value != column[0] for value in column):
             raise ValueError(

@@ -149,7 +149,10 @@ _CAPABILITIES = Capabilities(
         synchronised_norms=True,
     ),
     tensor_parallel=TensorParallelClaim(
-        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
+        sequence=True,
+        sharded=True,
+        boundaries=("sequence", "width", "whole"),
+        batches=("samples", "sequence", "width", "whole"),
     ),
 )
 

@@ -44,6 +44,7 @@ from pipeconform.case.program import (
     Zero,
 )
 from pipeconform.case.strict import Strict
+from pipeconform.case.tensor_parallel import impossible_samples
 from pipeconform.case.world import World, impossible_world
 from pipeconform.errors import BadCaseError
 from pipeconform.reading import decoded_json
@@ -201,6 +202,9 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"change world.pipeline_ranks, stages_per_rank or the stages"
         )
     yield from impossible_world(world, model)
+    if world.tensor is not None:
+        runs = [(run.batch_size, run.num_microbatches) for run in case.runs]
+        yield from impossible_samples(world.tensor, runs, num=world.num_tensor_ranks)
     if world.order is not None and len({step.num_microbatches for step in case.trains}) != 1:
         yield "world.order is the order of a training step: it needs training steps, all of one num_microbatches"
     yield from impossible(

@@ -111,6 +111,7 @@ class Focus(StrEnum):
     REPLICA_NORMS = "batch norms synchronised over replicas"
     TENSOR = "tensor-parallel stages"
     PLACED = "DTensors between stages"
+    PLACED_BATCH = "batches of DTensors"
     REPLICAS_TOGETHER = "two things at once in replicas"
     TENSOR_TOGETHER = "two things at once in tensor-parallel stages"
 

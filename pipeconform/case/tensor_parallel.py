@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from pipeconform.case import blocks
@@ -10,7 +10,7 @@ from pipeconform.case.model import Model
 from pipeconform.case.strict import Strict
 from pipeconform.contract.tensor import CutLayer, Held
 
-__all__ = ["TensorParallel", "cut_dim", "impossible_tensor_parallel", "layers_of"]
+__all__ = ["TensorParallel", "cut_dim", "impossible_samples", "impossible_tensor_parallel", "layers_of"]
 
 
 class TensorParallel(Strict, frozen=True, kw_only=True):
@@ -24,12 +24,16 @@ class TensorParallel(Strict, frozen=True, kw_only=True):
     maps: Literal["", "column", "row"] = ""
     """How linear maps are cut; an `Mlp` is always cut by columns in its first map and by rows in its second.
 
-    If empty, every rank has the whole stage, and the case is about `boundary`.
+    If empty, every rank has the whole stage, and the case is about `boundary` or `batch`.
     """
     stream: Literal["whole", "sequence"] = "whole"
     """The part of the main stream that a rank holds between the maps of a stage."""
     boundary: Literal["", "whole", "sequence", "width"] = ""
     """The placement of the `DTensor`s that pass between stages."""
+    batch: Literal["", "whole", "samples", "sequence", "width"] = ""
+    """The placement of arguments and outputs that are `DTensor`s."""
+    target: Literal["alike", "whole"] = "alike"
+    """The placement of targets, if those of the batch are given: `batch`, as far as they have that dimension."""
 
 
 _CUT = (blocks.Linear, blocks.Mlp, blocks.Norm)
@@ -61,20 +65,28 @@ def impossible_tensor_parallel(
         yield f"pipelines on ranks {list(map(list, pipelines))} must be distinct ranks below world.size {world_size}"
     if any(list(pipeline) != sorted(pipeline) for pipeline in tensor.others):
         yield f"{name}.others {others} must be ascending, as a process group's ranks are"
-    if bool(tensor.maps) == bool(tensor.boundary):
-        yield f"{name} needs either maps or boundary, and not both"
+    if len([one for one in (tensor.maps, tensor.boundary, tensor.batch) if one]) != 1:
+        yield f"{name} needs one of maps, boundary and batch"
+    if tensor.batch and (
+        model.tokens or model.output != "tensor" or model.input_requires_grad or model.merged
+    ):
+        yield f"{name}.batch needs a model from one tensor to one tensor, and arguments without gradients"
+    if tensor.target == "whole" and not tensor.batch:
+        yield f"{name}.target is how targets are placed beside a batch: it needs {name}.batch"
     if (
         model.container != "tensor"
         or model.split is not None
         or model.batch_dim
         or model.tied
-        or (model.kwargs and (tensor.boundary or tensor.stream != "whole"))
+        or (model.kwargs and (tensor.boundary or tensor.batch or tensor.stream != "whole"))
     ):
         yield (
             f"{name} needs one tensor per boundary, batch dimension 0, and no split or ties; keyword arguments "
             f"only where every rank has the whole stream"
         )
-    if "sequence" in (tensor.stream, tensor.boundary) and (not model.sequence or model.sequence % num):
+    if "sequence" in (tensor.stream, tensor.boundary, tensor.batch) and (
+        not model.sequence or model.sequence % num
+    ):
         yield f"{name} cuts the sequence over {num} ranks: model.sequence {model.sequence} must be a multiple of it"
     if tensor.maps:
         allowed = _CUT if tensor.stream == "sequence" else _CUT[:2]
@@ -82,6 +94,16 @@ def impossible_tensor_parallel(
             for block in stage.blocks:
                 if not isinstance(block, allowed):
                     yield f"{name} cannot cut {block!r}: expected {', '.join(kind.__name__ for kind in allowed)}"
+
+
+def impossible_samples(tensor: TensorParallel, runs: Iterable[tuple[int, int]], *, num: int) -> Iterator[str]:
+    """Yield the batches, as numbers of samples and of microbatches, that cannot be cut over `num` ranks."""
+    for samples, num_microbatches in runs if tensor.batch == "samples" else ():
+        if samples % (num * num_microbatches):
+            yield (
+                f"world.tensor.batch cuts {samples} samples over {num} ranks, and each part into {num_microbatches} "
+                f"microbatches: expected a multiple of {num * num_microbatches}"
+            )
 
 
 def layers_of(tensor: TensorParallel, model: Model, stage: int) -> dict[str, CutLayer]:

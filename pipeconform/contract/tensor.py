@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["CutLayer", "Held", "TensorParallel"]
+__all__ = ["CutLayer", "Held", "HeldBatch", "TensorParallel"]
 
 Held = Literal["whole", "sequence", "width"]
 """What a rank holds of the main stream ``[B, S, W]``: all of it, its part of dimension 1, or of the last one.
 
 As placements: ``Replicate()``, ``Shard(1)``, ``Shard(-1)``.
 """
+
+
+HeldBatch = Literal["whole", "samples", "sequence", "width"]
+"""What a rank holds of a batch: as `Held`, or its part of the samples, ``Shard(0)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +47,10 @@ class TensorParallel:
     boundary: Held | None = None
     """If given, stages hand over `DTensor`s on the last axis of ``ranks.mesh``, placed like this; an engine must hand
     them on as such, on the receiving rank's mesh. What enters the model and what it returns are plain tensors."""
+    batch: HeldBatch | None = None
+    """If given, arguments, targets and what the last stage returns are `DTensor`s on the last axis of ``ranks.mesh``.
+
+    The arguments and the outputs are placed like this, the targets likewise or whole. If arguments are cut in their
+    samples, microbatch k has the k-th of m equal parts of every rank's own samples, so that nothing has to be moved;
+    the targets of the same samples belong to it, however they are placed.
+    """

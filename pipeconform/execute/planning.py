@@ -97,6 +97,8 @@ def plan_of(
         return build
 
     first, loss = case.runs[0], data.loss_of(case)
+    if edges is not None:
+        loss = dataclasses.replace(loss, function=edges.loss(loss.function))
     if mistakes is not None:
         loss = dataclasses.replace(loss, function=mistakes.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None

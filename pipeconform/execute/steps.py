@@ -20,6 +20,7 @@ from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
+from pipeconform.execute.placed_batch import placed_batch
 from pipeconform.execute.randomness import moved, random_state
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
@@ -85,6 +86,10 @@ def run_step(
             batch = _out_of(sources.at(case, index, each), batch)
         elif isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
+        if plan.tensor_parallel is not None and plan.tensor_parallel.batch is not None:
+            assert case.world.tensor is not None
+            assert plan.ranks.mesh is not None
+            batch = placed_batch(batch, case.world.tensor, plan.ranks.mesh)
         if isinstance(step, Train):
             batch = replace(batch, returns_outputs=returns_outputs)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):

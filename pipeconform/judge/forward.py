@@ -344,7 +344,9 @@ def _was_handed_over(
     evidence: Evidence, expected: StepExpected, forward: Forward, right: tuple[Structure, ...]
 ) -> bool:
     """Whether a stage was given, in the right containers, exactly what the stage before returned in one forward."""
-    mine, due = ([(one.shape(), one.placements) for one in values] for values in (forward.inputs, right))
+    mine, due = (
+        [(one.shape(), one.placements, one.whole) for one in values] for values in (forward.inputs, right)
+    )
     if mine != due:
         return False
     given = tuple(leaf for one in forward.inputs for leaf in one.leaves())
@@ -378,6 +380,12 @@ def _boundary_finding(
         if a.shape() != b.shape():
             text = f"input {position} of stage {stage} is {b.shape()} instead of {a.shape()}"
             return Finding(kind="boundary container", message=text, **where)
+        if a.whole is not None and b.whole is not None and a.whole != b.whole:
+            text = (
+                f"input {position} of stage {stage} (microbatch {k}) is a DTensor that says that its whole has the "
+                f"shape {list(b.whole)}; it has {list(a.whole)}"
+            )
+            return Finding(kind="boundary global shape", message=text, **where)
         for one, other in zip(a.leaves(), b.leaves(), strict=True):
             mismatch = compare(one, other)
             if mismatch is not None:

@@ -6,11 +6,14 @@ within the bounds of running error analysis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
 
+from pipeconform.adapter import HeldBatch
 from pipeconform.case.tensor_parallel import cut_dim, layers_of
 from pipeconform.judge import training
 from pipeconform.judge.data_parallel import part_of
@@ -28,10 +31,13 @@ from pipeconform.plural import plural
 
 __all__ = [
     "as_handed",
+    "batch_cut",
     "boundary_cut",
     "cut_as_planned",
+    "outputs_placed",
     "placements_kept",
     "values_within_bounds",
+    "with_parts_of_outputs",
 ]
 
 
@@ -124,17 +130,25 @@ def _shown(held: Sharding) -> str:
     return f"{', '.join(held.placements)} of {list(held.shape)}"
 
 
-def _with(evidence: Evidence, expected: Reference) -> Evidence:
-    import dataclasses
-
-    return dataclasses.replace(evidence, expected=expected)
-
-
 def boundary_cut(evidence: Evidence, part: int) -> Sharding:
     """How a boundary tensor is cut for one rank, with its shape left open."""
-    tensor, model = evidence.case.world.tensor, evidence.case.model
+    tensor = evidence.case.world.tensor
     assert tensor is not None
-    dim = {"whole": None, "sequence": 1, "width": 2 if model.sequence else 1}[tensor.boundary]
+    assert tensor.boundary
+    return _cut_of(evidence, tensor.boundary, part)
+
+
+def batch_cut(evidence: Evidence, part: int) -> Sharding:
+    """How arguments and outputs are cut for one rank, with their shape left open."""
+    tensor = evidence.case.world.tensor
+    assert tensor is not None
+    assert tensor.batch
+    return _cut_of(evidence, tensor.batch, part)
+
+
+def _cut_of(evidence: Evidence, held: HeldBatch, part: int) -> Sharding:
+    last = 2 if evidence.case.model.sequence else 1
+    dim = {"whole": None, "samples": 0, "sequence": 1, "width": last}[held]
     num = evidence.case.world.num_tensor_ranks
     return Sharding(
         placements=("R" if dim is None else f"S({dim})",),
@@ -146,37 +160,90 @@ def boundary_cut(evidence: Evidence, part: int) -> Sharding:
     )
 
 
-def as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
-    """The same step, with the inputs of all stages but the first as parts."""
-
-    def handed(value: Structure) -> Structure:
-        array = None if value.array is None else part_of(value.array, cut)
-        return structs.replace(value, array=array, placements=cut.placements)
-
+def as_handed(step: StepExpected, cut: Sharding, *, stages: range) -> StepExpected:
+    """The same step, with the inputs of these stages as parts."""
     inputs = tuple(
-        tuple(tuple(map(handed, one)) if s else one for one in microbatches)
+        tuple(tuple(_part(value, cut) for value in one) if s in stages else one for one in microbatches)
         for s, microbatches in enumerate(step.inputs)
     )
     return structs.replace(step, inputs=inputs)
 
 
-def placements_kept(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
+def _part(value: Structure, cut: Sharding) -> Structure:
+    if value.array is None:
+        return value
+    return structs.replace(
+        value, array=part_of(value.array, cut), placements=cut.placements, whole=value.array.shape
+    )
+
+
+def placements_kept(evidence: Evidence, cut: Sharding, *, stages: range) -> Iterator[Finding]:
     """Inputs are still `DTensor`s with the same placements; at most one finding per rank, stage and step."""
-    words: Mapping[tuple[str, ...] | None, str] = {None: "a plain tensor"}
     for expected in evidence.runs():
-        for s in range(1, evidence.case.num_stages):
+        for s in stages:
             for one in evidence.owners(s):
-                seen = [f for f in shown_step(one, expected.step).forwards if f.stage == s]
-                evidence.compared(len(seen))
-                wrong = next((f for f in seen if f.inputs and f.inputs[0].placements != cut.placements), None)
-                if wrong is None:
-                    continue
-                found = wrong.inputs[0].placements
-                how = words.get(found) or f"a DTensor placed {', '.join(found or ())}"
-                shape = [] if wrong.inputs[0].array is None else list(wrong.inputs[0].array.shape)
+                seen = [
+                    f.inputs[0] for f in shown_step(one, expected.step).forwards if f.stage == s and f.inputs
+                ]
+                whose = f"the input of stage {s}"
+                for found in _placed_otherwise(evidence, whose, seen, cut, rank=one.rank):
+                    yield dataclasses.replace(found, step=expected.step, stage=s)
+
+
+def outputs_placed(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
+    """The merged output is a `DTensor` that is placed as the last stage's outputs are, and knows its shape."""
+    for expected in evidence.runs() if outputs_are_due(evidence) else ():
+        samples = sum(evidence.sizes(expected.step))
+        for one in holders(evidence):
+            output = shown_step(one, expected.step).output
+            seen = () if output is None else (output,)
+            where: dict[str, Any] = {"step": expected.step, "rank": one.rank}
+            for found in _placed_otherwise(evidence, "the output", seen, cut, rank=one.rank):
+                yield dataclasses.replace(found, step=expected.step)
+            right = (samples, *_shape_of(expected.outputs[0])[1:])
+            if output is not None and output.whole is not None and output.whole != right:
                 text = (
-                    f"the input of stage {s} is {how} (here {shape}) on rank {one.rank}; it was handed over as a "
-                    f"DTensor placed {', '.join(cut.placements)}"
+                    f"the output says that its whole has the shape {list(output.whole)}; it has {list(right)}"
                 )
-                kind = "placement lost" if found is None else "placed otherwise"
-                yield Finding(kind=kind, message=text, step=expected.step, rank=one.rank, stage=s)
+                yield Finding(kind="output global shape", message=text, **where)
+
+
+def _shape_of(output: Structure) -> tuple[int, ...]:
+    (leaf,) = output.leaves()
+    return leaf.shape
+
+
+def _placed_otherwise(
+    evidence: Evidence, whose: str, seen: Sequence[Structure], cut: Sharding, *, rank: int
+) -> Iterator[Finding]:
+    """The first of these values that is no `DTensor`, or is placed in another way, or has parts that do not fit."""
+    evidence.compared(len(seen))
+    for value in seen:
+        shape = [] if value.array is None else list(value.array.shape)
+        if value.placements != cut.placements:
+            how = f"a DTensor placed {', '.join(value.placements or ())}"
+            text = (
+                f"{whose} is {how if value.placements else 'a plain tensor'} (here {shape}) on rank {rank}; it was "
+                f"handed over as a DTensor placed {', '.join(cut.placements)}"
+            )
+            kind = "placed otherwise" if value.placements else "placement lost"
+            yield Finding(kind=kind, message=text, rank=rank)
+            return
+
+
+def with_parts_of_outputs(evidence: Evidence, cut: Sharding) -> Evidence:
+    """The same evidence, with this rank's parts of the outputs as what is right."""
+
+    def cut_step(step: StepExpected) -> StepExpected:
+        bounds = tuple(tuple(part_of(one, cut) for one in of_one) for of_one in step.output_bounds)
+        outputs = tuple(_part(output, cut) for output in step.outputs)
+        return structs.replace(step, outputs=outputs, output_bounds=bounds)
+
+    def cut_reference(whole: Reference) -> Reference:
+        return structs.replace(whole, steps=tuple(map(cut_step, whole.steps)))
+
+    return dataclasses.replace(
+        evidence,
+        expected=cut_reference(evidence.expected),
+        bounded=functools.cache(lambda bounds: cut_reference(evidence.bounded(bounds))),
+    )

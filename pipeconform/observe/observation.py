@@ -29,6 +29,8 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Structure, ...] = ()
     placements: tuple[str, ...] | None = None
     """A `DTensor`'s, in torch's words: `array` is then this rank's part."""
+    whole: tuple[int, ...] | None = None
+    """The shape that a `DTensor` says its whole has."""
 
     def __post_init__(self) -> None:
         """Check what a rank sent."""
@@ -48,7 +50,8 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
                 return cls(kind="tensor", array=Array.of(value))
             part: Any = value
             found = Array.of(part.to_local())
-            return cls(kind="tensor", array=found, placements=tuple(map(str, placements)))
+            named = tuple(map(str, placements))
+            return cls(kind="tensor", array=found, placements=named, whole=tuple(value.shape))
         if isinstance(value, Mapping):
             items = tuple(cls.of(item) for item in value.values())
             return cls(kind="dict", keys=tuple(map(str, value)), items=items)

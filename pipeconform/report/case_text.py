@@ -104,6 +104,10 @@ def describe_cut(world: World) -> str:
     if tensor.boundary:
         how = {"whole": "whole on every rank"}.get(tensor.boundary, f"cut in the {tensor.boundary}")
         return f"{where}; DTensors between stages, {how}"
+    if tensor.batch:
+        how = {"whole": "whole on every rank"}.get(tensor.batch, f"cut in the {tensor.batch}")
+        targets = ", whole targets" if tensor.target == "whole" else ""
+        return f"{where}; a batch of DTensors, {how}{targets}"
     stream = ", the sequence in between" if tensor.stream == "sequence" else ""
     return f"{where}; maps by {tensor.maps}s{stream}"
 

@@ -18,7 +18,15 @@ from pipeconform.judge.forward import (
     tensors_without_gradient_arrive,
 )
 from pipeconform.judge.judgement import requirement
-from pipeconform.judge.tensor_parallel import as_handed, boundary_cut, placements_kept, values_within_bounds
+from pipeconform.judge.tensor_parallel import (
+    as_handed,
+    batch_cut,
+    boundary_cut,
+    outputs_placed,
+    placements_kept,
+    values_within_bounds,
+    with_parts_of_outputs,
+)
 from pipeconform.judge.training import gradients_are_right
 from pipeconform.spec.catalogue import MUST
 
@@ -313,9 +321,53 @@ def dtensors_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:
     assert tensor is not None
     for number, one in enumerate(replicas_of(evidence)):
         part = number // world.num_replicas
-        cut = boundary_cut(evidence, part)
-        yield from placements_kept(one, cut)
-        steps = tuple(as_handed(step, cut) for step in one.expected.steps)
+        cut, stages = boundary_cut(evidence, part), range(1, evidence.case.num_stages)
+        yield from placements_kept(one, cut, stages=stages)
+        steps = tuple(as_handed(step, cut, stages=stages) for step in one.expected.steps)
         right = structs.replace(one.expected, steps=steps)
         yield from boundaries_arrive(dataclasses.replace(one, expected=right))
         yield from values_within_bounds(one)
+
+
+@requirement(
+    "FWD-31",
+    title="Batches of DTensors",
+    level=MUST,
+    about=(Focus.PLACED_BATCH,),
+    trains=True,
+    costly=True,
+    promise=(
+        documented(
+            "torch.distributed.tensor documentation, sharded programs with the semantics of a single device",
+            "distributed.tensor.html",
+        ),
+        in_source(
+            "torch.distributed.pipelining, where a batch is split: the local part is split, and each chunk "
+            "is a DTensor with the right global shape",
+            "distributed/pipelining/microbatch.py",
+        ),
+    ),
+)
+def dtensors_are_split_where_they_lie(evidence: Evidence) -> Iterator[Finding]:
+    """A batch whose tensors are DTensors is split into microbatches that are DTensors with the same
+    placement: the first stage gets this rank's own part of every microbatch bit for bit, every sample meets its own
+    target, however targets are placed, and the merged output is a DTensor again, in the order of the batch. Losses and
+    gradients are the reference's.
+
+    Where samples are cut over the ranks, the first samples of a rank's part are not the first of the batch: an engine
+    that splits arguments by what a rank has, and targets by what the batch has, trains on pairs that do not belong
+    together.
+    """
+    tensor, world = evidence.case.world.tensor, evidence.case.world
+    assert tensor is not None
+    for number, one in enumerate(replicas_of(evidence)):
+        cut, first = batch_cut(evidence, number // world.num_replicas), range(1)
+        yield from placements_kept(one, cut, stages=first)
+        yield from outputs_placed(one, cut)
+        steps = tuple(as_handed(step, cut, stages=first) for step in one.expected.steps)
+        yield from boundaries_arrive(
+            dataclasses.replace(one, expected=structs.replace(one.expected, steps=steps))
+        )
+        wrong = list(values_within_bounds(with_parts_of_outputs(one, cut)))
+        # where samples meet the targets of others, all gradients follow from the losses
+        yield from [found for found in wrong if found.kind.startswith("loss")] or wrong

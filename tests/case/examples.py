@@ -44,7 +44,10 @@ EVERYTHING = Capabilities(
         synchronised_norms=True,
     ),
     tensor_parallel=TensorParallelClaim(
-        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
+        sequence=True,
+        sharded=True,
+        boundaries=("sequence", "width", "whole"),
+        batches=("samples", "sequence", "width", "whole"),
     ),
     reductions=("mean", "sum"),
     sub_groups=True,

@@ -188,6 +188,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
 ELSEWHERE: Mapping[str, str] = {
     "FWD-25": "hooks that run in a dry run: tests/judge/test_hooks.py",
     "FWD-19": "placements of cut tensors: tests/judge/test_tensor_parallel.py",
+    "FWD-31": "batches that are cut: tests/judge/test_tensor_parallel.py",
     "SCH-3": "an order in which too much is in flight: tests/judge/test_schedules.py",
     "SCH-7": "a stage on another rank: tests/judge/test_schedules.py",
     "LIF-5": "two executions are compared: test_what_is_judged_by_value_must_repeat",

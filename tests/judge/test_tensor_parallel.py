@@ -208,7 +208,8 @@ def handed(right, rank, *, placements=("S(1)",), part=None):
         for k, (one,) in enumerate(microbatches):
             given = one
             if s:
-                given = structs.replace(one, array=part_of(one.array, cut), placements=placements)
+                array, whole = part_of(one.array, cut), one.array.shape if placements else None
+                given = structs.replace(one, array=array, placements=placements, whole=whole)
             found.append(Forward(stage=s, grad_enabled=True, inputs=(given,), output=right.outputs[k]))
     return tuple(found)
 
@@ -252,7 +253,7 @@ def test_the_placement_of_every_part_counts_as_compared():
     made = dataclasses.replace(crossing(), gauge=(gauge := Gauge()))
     cut = boundary_cut(made, 0)
 
-    assert list(placements_kept(next(replicas_of(made)), cut)) == []
+    assert list(placements_kept(next(replicas_of(made)), cut, stages=range(1, 2))) == []
     assert gauge.compared == len(made.shown[0].steps[0].forwards) - 2 == 2
 
 
@@ -296,3 +297,107 @@ def test_of_a_mesh_of_replicas_and_parts_the_last_axis_is_that_of_the_parts(
     held = Sharding(placements=placements, mesh=mesh, dim=0, index=0, shape=(4, 4), cuts=cuts)
 
     assert _over_parts(held, num_replicas) == over_parts
+
+
+GIVEN = case_of((Linear(),), program=(Train(batch_size=4, num_microbatches=2),), batch="samples")
+batches_stay_dtensors = JUDGEMENTS["FWD-31"].judge
+
+
+def given(value, rank, *, placements=("S(0)",), whole=(4, 2, 4)):
+    """A rank's half of the samples, as a DTensor that says that its whole has the shape `whole`."""
+    tensor = value.array.tensor()
+    part = Array.of(tensor.chunk(2)[rank])
+    return structs.replace(value, array=part, placements=placements, whole=whole)
+
+
+def batched(*, inputs=None, output=None, losses=None):
+    """Rank 1 shows something other than it should: of its inputs, its output or its losses."""
+    right = reference(GIVEN, scale=EVERYTHING.scale)
+    step = right.steps[0]
+    shown = []
+    for rank in range(RANKS):
+        took = inputs if rank and inputs is not None else {}
+        returned = output if rank and output is not None else {}
+        forwards = tuple(
+            Forward(
+                stage=0,
+                grad_enabled=True,
+                inputs=(given(one, rank, **{"whole": (2, 2, 4), **took}),),
+                output=given(step.outputs[k], rank, whole=(2, 2, 4)),
+            )
+            for k, (one,) in enumerate(step.inputs[0])
+        )
+        # the samples of a rank, microbatch by microbatch
+        parts = [given(one, rank).array.tensor() for one in step.outputs]
+        mine = Structure(
+            kind="tensor",
+            array=Array.of(torch.cat(parts)),
+            **{"placements": ("S(0)",), "whole": (4, 2, 4), **returned},
+        )
+        shown.append(
+            Observation(
+                rank=rank,
+                pipeline_rank=0,
+                steps=(
+                    StepShown(
+                        step=0,
+                        output=mine,
+                        losses=losses(step.losses) if rank and losses else step.losses,
+                        gradients=step.gradients,
+                        parameters=step.parameters,
+                        forwards=forwards,
+                    ),
+                ),
+            )
+        )
+    return Evidence(
+        case=GIVEN,
+        capabilities=EVERYTHING,
+        shown=tuple(shown),
+        expected=right,
+        bounded=lambda bounds: reference(GIVEN, scale=EVERYTHING.scale, bounds=bounds),
+    )
+
+
+def test_a_batch_of_parts_that_come_back_as_parts_is_right():
+    made = dataclasses.replace(batched(), gauge=(gauge := Gauge()))
+
+    assert told(batches_stay_dtensors(made)) == []
+    # per rank: two inputs that are placed, an output that is, and its two microbatches, losses and gradients
+    assert gauge.compared >= RANKS * (2 + 1 + 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"inputs": {"placements": None}}, "placement lost"),
+        ({"inputs": {"placements": ("R",)}}, "placed otherwise"),
+        ({"inputs": {"whole": (1, 2, 4)}}, "boundary global shape"),
+        ({"output": {"placements": None, "whole": None}}, "placement lost"),
+        ({"output": {"placements": ("S(1)",)}}, "placed otherwise"),
+        ({"output": {"whole": (2, 2, 4)}}, "output global shape"),
+        ({"losses": lambda all: tuple(map(doubled, all))}, "loss value"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_batch_of_parts_lost_is_told_apart(changes, kind):
+    found = told(batches_stay_dtensors(batched(**changes)))
+
+    assert found[0][0] == kind
+    assert {one[2] for one in found} == {1}
+
+
+def test_an_output_is_held_against_the_part_of_its_rank():
+    made = batched()
+    other = made.shown[0].steps[0].output
+    found = told(batches_stay_dtensors(changed(made, 1, 0, output=other)))
+
+    assert {one[:3] for one in found} == {("output value", 0, 1)}
+
+
+def test_where_samples_met_the_targets_of_others_the_gradients_that_follow_are_not_told():
+    made = batched(losses=lambda all: tuple(map(doubled, all)))
+    gradients = made.shown[1].steps[0].gradients[0]
+    wrong = changed(made, 1, 0, gradients={0: {name: doubled(one) for name, one in gradients.items()}})
+
+    assert {one[0] for one in told(batches_stay_dtensors(wrong))} == {"loss value"}

@@ -68,13 +68,13 @@ class Intruder(Protocol):
 
 
 class Edges(Protocol):
-    """Converts the main stream where `DTensor`s pass between stages; see `pipeconform.execute.cutting`."""
+    """Converts the main stream where `DTensor`s pass between stages or enter; see `pipeconform.execute.cutting`."""
 
-    def arrived(self, x: Tensor) -> Tensor:
-        """The whole tensor that arrived from the previous stage."""
+    def arrived(self, x: Tensor, *, first: bool) -> Tensor:
+        """The whole tensor that arrived from the previous stage, or that the first stage was given."""
 
-    def leaving(self, x: Tensor) -> Tensor:
-        """The part of the whole tensor that goes to the next stage."""
+    def leaving(self, x: Tensor, *, last: bool) -> Tensor:
+        """The part of the whole tensor that goes to the next stage, or that the last stage returns."""
 
 
 class StageModule(nn.Module):
@@ -140,8 +140,8 @@ class StageModule(nn.Module):
             if isinstance(block, InputHookedLayer):
                 block.watch(inputs)
         x, *others = seen
-        if self.edges is not None and self.index:
-            x = self.edges.arrived(x)
+        if self.edges is not None:
+            x = self.edges.arrived(x, first=self.index == 0)
         carried, passing = others[: len(self.model.carried)], others[len(self.model.carried) :]
         for block in self.blocks[:1] if self.model.tokens and self.index == 0 else ():
             x = block(x)
@@ -181,7 +181,7 @@ class StageModule(nn.Module):
 
     def _boundary(self, x: Tensor, carried: list[Tensor], passing: list[Tensor]) -> Any:
         if self.model.container == "tensor":
-            return x if self.edges is None else self.edges.leaving(x)
+            return x if self.edges is None else self.edges.leaving(x, last=False)
         onward = [
             value * 0.75 + 0.25 * x if kind == "stream" else value
             for kind, value in zip(self.model.carried, carried, strict=True)
@@ -201,7 +201,7 @@ class StageModule(nn.Module):
             return (x, *(merges.made(kind, x) for kind in self.model.merged))
         match self.model.output:
             case "tensor":
-                return x
+                return x if self.edges is None else self.edges.leaving(x, last=True)
             case "tuple1":
                 return (x,)
             case "tuple":

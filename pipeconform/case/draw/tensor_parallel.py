@@ -51,7 +51,7 @@ def claim_of(d: Drawing) -> TensorParallelClaim:
 
 def cut_sequences(d: Drawing, tensor: TensorParallel) -> list[int]:
     """The lengths of sequences to draw from; a sequence that is cut has parts of equal length."""
-    if "sequence" in (tensor.stream, tensor.boundary):
+    if "sequence" in (tensor.stream, tensor.boundary, tensor.batch):
         return [d.num_tensor_ranks, 2 * d.num_tensor_ranks]
     flat, long = d.boundary.min_ndim <= 2, d.boundary.max_ndim > 2
     return [0, 2, 3] if flat and long else [0] if flat else [2, 3]

@@ -1,4 +1,4 @@
-"""Stages that are cut over ranks, and tensors between stages that are."""
+"""Stages that are cut over ranks, and tensors between stages or in a batch that are."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ def _placed(d: Drawing, others: Others) -> TensorParallel:
     return TensorParallel(others=others, boundary=d.pick(claim_of(d).boundaries))
 
 
+def _given(d: Drawing, others: Others) -> TensorParallel:
+    """Draw a placement, and targets that are placed alike or, half as often, whole on every rank.
+
+    The first case of a corpus has the first of everything: whole targets beside samples that are cut, if claimed.
+    """
+    batches = claim_of(d).batches
+    whole = [TensorParallel(others=others, batch=held, target="whole") for held in batches if held != "whole"]
+    alike = [TensorParallel(others=others, batch=held) for held in batches]
+    return d.pick([*whole, *alike, *alike])
+
+
 def _program(d: Drawing, draft: Draft) -> Draft:
     """Draw two steps, with or without an optimizer step between them; gradients are always cleared."""
     train, zero = draft.train, Zero(set_to_none=True)
@@ -42,7 +53,7 @@ TENSOR = Subject(
     squares=True,
     form="tensor parallel",
     claimed=lambda claim, own: own.tensor_parallel is not None and bool(own.tensor_parallel.maps),
-    found=lambda case: not _tensor(case).boundary,
+    found=lambda case: bool(_tensor(case).maps),
     world=cut(_cut),
     program=_program,
     without=with_whole_stages,
@@ -58,4 +69,17 @@ PLACED = Subject(
     world=cut(_placed),
     without=with_whole_stages,
     control="with every stage on one rank and ordinary tensors between stages",
+)
+PLACED_BATCH = Subject(
+    focus=Focus.PLACED_BATCH,
+    form="tensor parallel",
+    trains=True,
+    claimed=lambda claim, own: own.tensor_parallel is not None and bool(own.tensor_parallel.batches),
+    found=lambda case: bool(_tensor(case).batch),
+    most_replicas=1,
+    several_microbatches=True,
+    batch_size=lambda d, size: size * d.num_tensor_ranks,
+    world=cut(_given),
+    without=with_whole_stages,
+    control="with every stage on one rank and a batch of ordinary tensors",
 )
