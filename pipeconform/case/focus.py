@@ -63,6 +63,7 @@ class Focus(StrEnum):
     MISPLACED = "a placement that is not the schedule's"
     ORDERS = "orders of the user's own"
     ANY_ORDERS = "microbatches in any order"
+    DECLARED = "declared boundaries"
     LATE_RECEIVES = "receives that are posted late"
     EDGE = "edge sizes"
     LAYOUT = "memory layouts"

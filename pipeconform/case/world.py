@@ -33,6 +33,9 @@ class World(Strict, frozen=True, kw_only=True):
     order: Order | None = None
     late_receives: bool = False
     """Whether receives are posted as late as possible."""
+    declared: Literal["", "exact", "examples"] = ""
+    """What the user declares of the stages' boundaries: also which tensors need a gradient, or no more than examples
+    of their shapes and dtypes."""
 
     @property
     def num_replicas(self) -> int:
@@ -67,6 +70,11 @@ class World(Strict, frozen=True, kw_only=True):
 
 def impossible_world(world: World, model: Model) -> Iterator[str]:
     """Yield the reasons why the pipelines of a world are impossible."""
+    if world.declared and (world.misplan is not None or world.is_parallel or model.split is not None):
+        yield (
+            f"world.declared {world.declared!r} needs stages that are given one by one, on one rank each, without "
+            f"world.misplan"
+        )
     p = len(world.pipeline_ranks)
     if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"

@@ -260,7 +260,8 @@ class Plan:
     """The boundaries of each stage that this rank owns, for engines that can use them; usually None: the user declares
     none.
 
-    Given in some plans if `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
+    Given in some plans if `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right. Of examples that the
+    user makes with `torch.empty`, none requires a gradient: what needs one is the model's business.
     """
     data_parallel: DataParallel | None = None
     """If given, there are ``ranks.num_replicas`` copies of the pipeline, whose gradients are to be averaged."""

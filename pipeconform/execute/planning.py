@@ -148,6 +148,9 @@ def plan_of(
         )
         > 1,
     )
+    if case.world.declared:
+        said = declared_of(case)
+        return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})
     if misplan is None or (misplan.how == "metadata" and misplan.rank == ranks.pipeline_rank):
         return plan
     if misplan.how not in ("metadata", "shape", "dtype"):

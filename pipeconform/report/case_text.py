@@ -55,6 +55,11 @@ def describe_case(case: AnyCase) -> str:
     rows += [("order" if n == 0 else "", line) for n, line in enumerate(_order(case))]
     if case.world.late_receives:
         rows.append(("receives", "posted as late as possible"))
+    if case.world.declared:
+        said = (
+            "shapes, dtypes and needs of gradients" if case.world.declared == "exact" else "shapes and dtypes"
+        )
+        rows.append(("declared", f"the boundaries' {said}"))
     rows += [("perturbed", describe_perturbation(one)) for one in case.world.perturbations]
     if case.world.misplan is not None:
         rows.append(("misplanned", case.world.misplan.in_words()))

@@ -7,7 +7,7 @@ import pytest
 from pipeconform.adapter import TensorParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case import blocks
-from pipeconform.case.case import Kwarg, Model, Stage, World, decode_case, encode_case
+from pipeconform.case.case import Kwarg, Model, Stage, Train, World, decode_case, encode_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.registry import of_form
 from pipeconform.case.draw.traits import traits
@@ -53,6 +53,9 @@ def test_a_case_survives_the_file_and_is_told_in_words():
     assert told in describe_case(case)
     crossing = small_case(model=MODEL, world=world(maps="", stream="whole", boundary="width"))
     assert "DTensors between stages, cut in the width" in describe_case(crossing)
+    given = {"maps": "", "stream": "whole", "batch": "samples", "target": "whole"}
+    batch = small_case(model=MODEL, world=world(**given), program=(Train(batch_size=8, num_microbatches=2),))
+    assert "a batch of DTensors, cut in the samples, whole targets" in describe_case(batch)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +66,10 @@ def test_a_case_survives_the_file_and_is_told_in_words():
         ({"others": ((3, 4),)}, "below world.size 4"),
         ({"others": ((3, 2),)}, "ascend"),
         ({"others": ()}, "one pipeline, or more"),
-        ({"maps": ""}, "either maps or boundary"),
-        ({"boundary": "width"}, "either maps or boundary"),
+        ({"maps": ""}, "one of maps, boundary and batch"),
+        ({"boundary": "width"}, "one of maps, boundary and batch"),
+        ({"batch": "samples"}, "one of maps, boundary and batch"),
+        ({"target": "whole"}, "needs world.tensor.batch"),
         ({"stream": "whole"}, r"cannot cut Norm\(\): expected Linear, Mlp"),
         ({"replicas": Replicas(others=((1, 3),))}, "distinct ranks"),
     ],
@@ -72,6 +77,30 @@ def test_a_case_survives_the_file_and_is_told_in_words():
 def test_what_cannot_be_is_refused(changes, words):
     with pytest.raises(BadCaseError, match=words):
         small_case(model=MODEL, world=world(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"input_requires_grad": True}, "arguments without gradients"),
+        ({"output": "tuple"}, "from one tensor to one tensor"),
+        ({"kwargs": (Kwarg(stage=1),)}, "only where every rank has the whole stream"),
+        ({"sequence": 3}, "must be a multiple"),
+    ],
+)
+def test_batches_that_cannot_be_cut_are_refused(changes, words):
+    placed = world(maps="", stream="whole", batch="sequence")
+    case = small_case(model=MODEL, world=placed, program=(Train(batch_size=4, num_microbatches=2),))
+
+    with pytest.raises(BadCaseError, match=words):
+        with_model(case, **changes)
+
+
+@pytest.mark.parametrize("samples", [2, 6, 7])
+def test_samples_are_cut_into_equal_parts_for_every_microbatch(samples):
+    placed = world(maps="", stream="whole", batch="samples")
+    with pytest.raises(BadCaseError, match=f"cuts {samples} samples over 2 ranks, .* multiple of 4"):
+        small_case(model=MODEL, world=placed, program=(Train(batch_size=samples, num_microbatches=2),))
 
 
 def test_replicas_of_cut_stages_are_sharded():
@@ -151,6 +180,18 @@ def test_everything_that_is_claimed_of_cuts_is_drawn():
     assert {len(one.pipeline_ranks) for one in cut} == {1, 2}
 
 
+def test_every_claimed_placement_of_a_batch_is_drawn_with_both_placements_of_targets():
+    claim = EVERYTHING.schedules[0]
+    limits = Limits(capabilities=EVERYTHING, max_ranks=4)
+    cases = drawn(Corpus(limits=limits, schedule=claim, focus=Focus.PLACED_BATCH, seed=0, size=60))
+
+    cut = [(held, target) for held in ("samples", "sequence", "width") for target in ("alike", "whole")]
+    assert {(one.world.tensor.batch, one.world.tensor.target) for one in cases} == {*cut, ("whole", "alike")}
+    # the first is the one with most to go wrong
+    assert (cases[0].world.tensor.batch, cases[0].world.tensor.target) == ("samples", "whole")
+    assert cases[0].runs[0].num_microbatches > 1
+
+
 def test_nothing_is_drawn_that_is_not_claimed_or_does_not_fit():
     claim = EVERYTHING.schedules[0]
     none = dataclasses.replace(EVERYTHING, tensor_parallel=None)
@@ -159,6 +200,7 @@ def test_nothing_is_drawn_that_is_not_claimed_or_does_not_fit():
     assert not any(is_claimed(focus, claim, none) for focus in of_form("tensor parallel"))
     assert is_claimed(Focus.TENSOR, claim, whole)
     assert not is_claimed(Focus.PLACED, claim, whole)
+    assert not is_claimed(Focus.PLACED_BATCH, claim, whole)
     assert not reachable(Limits(capabilities=EVERYTHING, max_ranks=1), claim, Focus.TENSOR)
     for case in drawn(
         Corpus(limits=Limits(capabilities=whole), schedule=claim, focus=Focus.TENSOR, seed=0, size=12)

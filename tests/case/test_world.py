@@ -228,11 +228,15 @@ WORLDS = {
         _sharded((4, 5), (6, 7), wrapper="ddp"),
         "world.tensor needs replicas in 'fully_shard'",
     ),
-    "maps that are cut": (_cut(maps="row"), _cut(maps=""), "world.tensor needs either maps or boundary"),
+    "maps that are cut": (
+        _cut(maps="row"),
+        _cut(maps=""),
+        "world.tensor needs one of maps, boundary and batch",
+    ),
     "boundaries that are cut": (
         _cut(boundary="width"),
         _cut(boundary="width", maps="row"),
-        "world.tensor needs either maps or boundary, and not both",
+        "world.tensor needs one of maps, boundary and batch",
     ),
     "one tensor": (_cut(), _cut(model={"container": "list"}), NEEDS),
     "stages one by one": (_cut(), _cut(model={"split": Split()}), NEEDS),

@@ -106,6 +106,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "FWD-28": OUTPUTS | GRADIENTS,
     "FWD-29": OUTPUTS | LOSSES | GRADIENTS,
     "FWD-30": OUTPUTS | LOSSES | GRADIENTS,
+    "FWD-32": BOUNDARIES | OUTPUTS | LOSSES | GRADIENTS,
     "TRN-1": GRADIENTS,
     "TRN-2": LOSSES,
     "TRN-3": frozenset(f"{field} all twice" for field in GRADIENTS),

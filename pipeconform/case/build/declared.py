@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -14,15 +15,28 @@ __all__ = ["declared_of"]
 
 
 def declared_of(case: Case) -> Mapping[int, Declared]:
-    """The declared inputs and outputs by stage, for the first microbatch of the first run, with the case's mistake."""
+    """The declared inputs and outputs by stage, for the first microbatch of the first run, with the case's mistake.
+
+    Of examples, none says that it needs a gradient.
+    """
     passed = data.passed_on(case, stages=case.num_stages)
     found = {s: Declared(inputs=taken, outputs=given) for s, (taken, given) in enumerate(passed)}
+    if case.world.declared == "examples":
+        found = {
+            s: Declared(inputs=_examples(one.inputs), outputs=_examples(one.outputs))
+            for s, one in found.items()
+        }
     one = case.world.misplan
     if one is not None and one.how in ("shape", "dtype"):
         taken = found[one.stage + 1]
         wrong = _changed(taken.inputs[0], one.how)
         found[one.stage + 1] = Declared(inputs=(wrong, *taken.inputs[1:]), outputs=taken.outputs)
     return found
+
+
+def _examples(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The same as of tensors that were made with `torch.empty`."""
+    return tuple(dataclasses.replace(spec, requires_grad=False) for spec in specs)
 
 
 def _changed(spec: TensorSpec, how: str) -> TensorSpec:

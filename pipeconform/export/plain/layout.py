@@ -64,7 +64,7 @@ def layout_facts(case: Case) -> dict[str, Any]:
     microbatches = {rank: plan.runs[0].num_microbatches for rank, plan in plans.items()}
     counts = {rank: plan.num_stages for rank, plan in plans.items()}
     right = case.runs[0].num_microbatches
-    told = world.misplan is not None and world.misplan.how in ("shape", "dtype")
+    wrong = world.misplan is not None and world.misplan.how in ("shape", "dtype")
     return {
         "pipelines": [list(ranks) for ranks in world.pipelines],
         "replicas_of": {s: [ranks[min(o)] for ranks in world.pipelines] for s, o in enumerate(owners(case))},
@@ -72,7 +72,7 @@ def layout_facts(case: Case) -> dict[str, Any]:
         "microbatches": right,
         "planned": microbatches if set(microbatches.values()) != {right} else {},
         "stages_planned": counts if len(set(counts.values())) > 1 else {},
-        "declared": _declared(case) if told else {},
+        "declared": _declared(case) if wrong or world.declared else {},
         "table": (given_csv(case) or "").splitlines(),
     }
 
