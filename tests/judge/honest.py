@@ -347,6 +347,7 @@ CASES: Mapping[str, Case] = {
     "given order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=4))),
     "any order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1, in_turn=False))),
     "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
+    "declared": plain_case(world=World(size=2, pipeline_ranks=(0, 1), declared="examples")),
     "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),
     "second dimension": with_model(
         plain_case(Train(batch_size=5, num_microbatches=3)), sequence=2, batch_dim=1

@@ -10,7 +10,7 @@ from pipeconform.case.case import World
 from pipeconform.case.draw.changes import changed_world
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
-from pipeconform.case.draw.subjects.boundary import BOUNDARY, NO_GRAD
+from pipeconform.case.draw.subjects import boundary
 from pipeconform.case.draw.worlds import bystanding
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
@@ -20,7 +20,7 @@ def _crossing(d: Drawing, draft: Draft) -> Draft:
     """Draw what crosses: one tensor, as often as several, some of them without a gradient, where that is claimed."""
     several: list[Callable[[Drawing, Draft], Draft]] = [
         one.contents
-        for one in (BOUNDARY, NO_GRAD)
+        for one in (boundary.BOUNDARY, boundary.NO_GRAD)
         if one.contents is not None and one.claimed(d.claim, d.capabilities)
     ]
     how = d.pick([None, *several]) if several else None
@@ -41,10 +41,4 @@ DECLARED = Subject(
     world=_world,
     without=lambda case: changed_world(case, declared=""),
     control="without the declaration",
-    further=(
-        (
-            "with examples that say which tensors need a gradient",
-            lambda case: changed_world(case, declared="exact"),
-        ),
-    ),
 )
