@@ -147,7 +147,8 @@ class Pair:
         world = self.first.world(d)
         if world.tensor is not None and Focus.KWARGS in self.foci:
             world = structs.replace(world, tensor=structs.replace(world.tensor, stream="whole"))
-        return world
+        # an engine that believes examples would show nothing else (FWD-32)
+        return structs.replace(world, declared="exact") if world.declared else world
 
     def _contents(self, d: Drawing, draft: Draft) -> Draft:
         # evaluations may add dropout

@@ -19,6 +19,7 @@ from pipeconform.case.draw.subjects import (
     checkpoint,
     clipped,
     compiled,
+    declared,
     dropout,
     evaluation,
     float32_sums,
@@ -80,6 +81,7 @@ _HOOKS = (Focus.HOOKS, Focus.INPUT_HOOKS, Focus.GRADIENT_HOOKS)
 _REPLICAS = (Focus.REPLICAS, Focus.SHARDED)
 _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
     ((Focus.VARYING,), (Focus.EVAL,), "LIF-1 draws evaluations of another size than training steps"),
+    ((Focus.DECLARED,), (Focus.VARYING,), "a declaration says one shape for all microbatches"),
     ((Focus.DROPOUT,), (Focus.EVAL,), "LIF-1 draws evaluations of models with dropout"),
     (_HOOKS, _HOOKS, "nothing that serves one kind of hook of the model prepares or clears another kind"),
     (
@@ -153,7 +155,10 @@ def _pairs(focus: Focus, both: Iterator[tuple[Subject, Subject]]) -> tuple[Pair,
     return tuple(pair for pair in every if pair.foci not in APART)
 
 
-_OF_STAGES = _pairs(Focus.TOGETHER, _in_turn())
+# what is declared is an option of all ranks, so it comes first, as what ranks hold does
+_OF_STAGES = _pairs(
+    Focus.TOGETHER, itertools.chain(_in_turn(), ((declared.DECLARED, part) for part in PARTS))
+)
 _OF_REPLICAS = _pairs(
     Focus.REPLICAS_TOGETHER,
     ((ranks, part) for part in PARTS_OF_REPLICAS for ranks in RANKS if ranks.form == "replicas"),
