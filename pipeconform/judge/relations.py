@@ -22,7 +22,10 @@ _CLEARLY = 4
 
 
 def uniform_ratio(right: Named, mine: Named) -> float | None:
-    """The factor by which all of `mine` differs from `right`; None if there is no single one."""
+    """The factor by which all of `mine` differs from `right`; None if there is no single one.
+
+    A single number is always a multiple of another: of it only whole multiples and parts are told.
+    """
     import torch
 
     names = _comparable(right, mine)
@@ -35,7 +38,13 @@ def uniform_ratio(right: Named, mine: Named) -> float | None:
     ratio = float(a @ b) / norm
     dtype = getattr(torch, next(right[n].dtype for n in names))  # type: ignore[union-attr]
     close = float((b - ratio * a).norm()) <= 1024 * torch.finfo(dtype).eps * max(1.0, abs(ratio)) * norm**0.5
+    if len(a) == 1 and not _is_whole(ratio) and not (ratio and _is_whole(1 / ratio)):
+        return None
     return ratio if close and abs(ratio - 1) > 1e-3 else None
+
+
+def _is_whole(number: float) -> bool:
+    return abs(number - round(number)) < 1e-6
 
 
 def fate_of_earlier_steps(*, before: Named, right: Named, mine: Named, m: int) -> str:
