@@ -105,7 +105,8 @@ def test_a_factor_is_told_where_all_values_have_it():
 
 
 @pytest.mark.parametrize(
-    ("factor", "told"), [(3.0, True), (-1.0, True), (1 / 12, True), (0.0, True), (-6.284, False), (0.7, False)]
+    ("factor", "told"),
+    [(3.0, True), (-1.0, True), (1 / 12, True), (0.0, True), (-6.284, False), (0.7, False)],
 )
 def test_of_one_number_only_whole_multiples_and_parts_are_told(factor, told):
     right = _tensor(0.3)

@@ -248,3 +248,15 @@ def test_receives_that_are_posted_late_show():
     text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
 
     assert "receives  posted as late as possible" in text
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [("exact", "shapes, dtypes and needs of gradients"), ("examples", "shapes and dtypes")],
+)
+def test_what_is_declared_shows(declared, words):
+    world = World(size=2, pipeline_ranks=(0, 1), declared=declared)
+
+    text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
+
+    assert f"declared  the boundaries' {words}\n" in text
