@@ -1,4 +1,4 @@
-"""Batches whose tensors are `DTensor`s: every rank of a stage is given its part of what all of them are given else."""
+"""Batches whose tensors are `DTensor`s: of a batch that all ranks of a stage have, each is given its part."""
 
 from __future__ import annotations
 
