@@ -110,4 +110,4 @@ def test_a_refusal_names_a_higher_level_that_the_same_claims_allow(refused):
         r"\d+ of its \d+",
         instead,
     )
-    assert last.startswith("claim 3 more: ")
+    assert last.startswith("claim 2 more: ")

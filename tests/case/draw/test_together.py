@@ -43,6 +43,7 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
     pairs = [pair.foci for pair in PAIRS]
     both = {
         *itertools.combinations([one.focus for one in PARTS], 2),
+        *((Focus.DECLARED, part.focus) for part in PARTS),
         *(
             (ranks.focus, part.focus)
             for ranks in RANKS
@@ -59,7 +60,9 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
 def test_the_pairs_of_stages_are_all_that_come_in_turn_and_go_together():
     turns = [frozenset({one.focus, other.focus}) for one, other in _in_turn()]
 
-    assert len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) - 1) // 2
+    assert (
+        len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) + 1) // 2
+    )  # each with the others, and with DECLARED
     assert [pair.foci for pair in PAIRS if pair.focus is Focus.TOGETHER] == [
         both for both in turns if both not in APART
     ]

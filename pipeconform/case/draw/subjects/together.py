@@ -60,7 +60,10 @@ PARTS: tuple[Subject, ...] = (
     gradient_hooks.GRADIENT_HOOKS,
     compiled.COMPILED,
 )
-"""The subjects of which two are drawn together; neighbours first, so that few cases have many parts."""
+"""The subjects of which two are drawn together; neighbours first, so that few cases have many parts.
+
+Each is drawn with declared boundaries, too.
+"""
 
 PARTS_OF_REPLICAS: tuple[Subject, ...] = (
     *PARTS,
@@ -142,12 +145,19 @@ APART: Mapping[frozenset[Focus], str] = MappingProxyType(
 
 
 def _in_turn() -> Iterator[tuple[Subject, Subject]]:
-    """Any two parts: neighbours, then those with one between them, and so on; last compiled ones, which cost most."""
-    places = itertools.combinations(range(len(PARTS)), 2)
-    for i, j in sorted(
-        places, key=lambda both: (PARTS[both[1]].focus is Focus.COMPILED, both[1] - both[0], both[0])
-    ):
-        yield PARTS[i], PARTS[j]
+    """Any two parts: neighbours, then those with one between them, and so on, then each with declared boundaries.
+
+    What is compiled, which costs most, comes last.
+    """
+    places = sorted(
+        itertools.combinations(range(len(PARTS)), 2), key=lambda both: (both[1] - both[0], both[0])
+    )
+    # what is declared is an option of all ranks, so it is the first of its pairs, as what ranks hold is
+    every = [
+        *((PARTS[i], PARTS[j]) for i, j in places),
+        *((declared.DECLARED, part) for part in PARTS),
+    ]
+    yield from sorted(every, key=lambda both: both[1].focus is Focus.COMPILED)
 
 
 def _pairs(focus: Focus, both: Iterator[tuple[Subject, Subject]]) -> tuple[Pair, ...]:
@@ -155,10 +165,7 @@ def _pairs(focus: Focus, both: Iterator[tuple[Subject, Subject]]) -> tuple[Pair,
     return tuple(pair for pair in every if pair.foci not in APART)
 
 
-# what is declared is an option of all ranks, so it comes first, as what ranks hold does
-_OF_STAGES = _pairs(
-    Focus.TOGETHER, itertools.chain(_in_turn(), ((declared.DECLARED, part) for part in PARTS))
-)
+_OF_STAGES = _pairs(Focus.TOGETHER, _in_turn())
 _OF_REPLICAS = _pairs(
     Focus.REPLICAS_TOGETHER,
     ((ranks, part) for part in PARTS_OF_REPLICAS for ranks in RANKS if ranks.form == "replicas"),
