@@ -60,9 +60,8 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
 def test_the_pairs_of_stages_are_all_that_come_in_turn_and_go_together():
     turns = [frozenset({one.focus, other.focus}) for one, other in _in_turn()]
 
-    assert (
-        len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) + 1) // 2
-    )  # each with the others, and with DECLARED
+    # each with the others, and with what is declared
+    assert len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) + 1) // 2
     assert [pair.foci for pair in PAIRS if pair.focus is Focus.TOGETHER] == [
         both for both in turns if both not in APART
     ]
