@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import DTensor
 
 from .containers import leaves_of
 
@@ -48,28 +48,26 @@ def part_of(leaf: DTensor, start: int, size: int, *, batch_dim: int, parts: int)
     else:
         by_rank: Tensor = own.unflatten(batch_dim, (parts, -1))  # type: ignore[no-untyped-call]
         own = by_rank.narrow(batch_dim + 1, start // parts, size // parts).flatten(batch_dim, batch_dim + 1)
-    return _made(own, leaf, placements=leaf.placements, batch_dim=batch_dim, samples=size)
+    return _made(own, leaf, batch_dim=batch_dim, samples=size)
 
 
 def joined(column: Sequence[DTensor], *, batch_dim: int) -> DTensor:
     """The tensors one after the other, in their samples; on every rank, its own parts."""
     own = torch.cat([one.to_local() for one in column], dim=batch_dim)
     samples = sum(one.shape[batch_dim] for one in column)
-    return _made(own, column[0], placements=column[0].placements, batch_dim=batch_dim, samples=samples)
+    return _made(own, column[0], batch_dim=batch_dim, samples=samples)
 
 
 def _is_cut(tensor: DTensor, *, batch_dim: int) -> bool:
     return any(placement.is_shard(batch_dim) for placement in tensor.placements)
 
 
-def _made(
-    own: Tensor, like: DTensor, *, placements: Sequence[Placement], batch_dim: int, samples: int
-) -> DTensor:
+def _made(own: Tensor, like: DTensor, *, batch_dim: int, samples: int) -> DTensor:
     shape = torch.Size((*like.shape[:batch_dim], samples, *like.shape[batch_dim + 1 :]))
     made: DTensor = DTensor.from_local(
         own,
         like.device_mesh,
-        placements,
+        like.placements,
         run_check=False,
         shape=shape,
         stride=torch.empty(shape, device="meta").stride(),

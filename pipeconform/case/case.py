@@ -205,9 +205,10 @@ def _contradictions(case: Case) -> Iterator[str]:
     if world.tensor is not None:
         runs = [(run.batch_size, run.num_microbatches) for run in case.runs]
         yield from impossible_samples(world.tensor, runs, num=world.num_tensor_ranks)
-    shapes = {(run.batch_size, run.num_microbatches) for run in case.runs}
-    if world.declared and (len(shapes) > 1 or any(size % m for size, m in shapes)):
-        yield "world.declared says one shape for all microbatches: they must all have as many samples"
+    if world.declared:
+        shapes = {(run.batch_size, run.num_microbatches) for run in case.runs}
+        if len(shapes) > 1 or any(size % m for size, m in shapes):
+            yield "world.declared says one shape for all microbatches: they must all have as many samples"
     if world.order is not None and len({step.num_microbatches for step in case.trains}) != 1:
         yield "world.order is the order of a training step: it needs training steps, all of one num_microbatches"
     yield from impossible(

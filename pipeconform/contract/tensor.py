@@ -50,7 +50,7 @@ class TensorParallel:
     batch: HeldBatch | None = None
     """If given, arguments, targets and what the last stage returns are `DTensor`s on the last axis of ``ranks.mesh``.
 
-    The arguments and the outputs are placed like this, the targets likewise or whole. If arguments are cut in their
-    samples, microbatch k has the k-th of m equal parts of every rank's own samples, so that nothing has to be moved;
-    the targets of the same samples belong to it, however they are placed.
+    Arguments and outputs have this placement; targets have it, too, or are whole on every rank. If arguments are cut in
+    their samples, microbatch k has the k-th of m equal parts of every rank's own samples, so that nothing has to be
+    moved; the targets of the same samples belong to it, however they are placed.
     """

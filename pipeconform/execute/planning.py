@@ -11,7 +11,7 @@ from torch import nn
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
 from pipeconform.case.build import data, foreign, merges
-from pipeconform.case.build.declared import declared_of
+from pipeconform.case.build.declared import declared_of, declares
 from pipeconform.case.build.given_table import given_csv
 from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker
@@ -148,12 +148,7 @@ def plan_of(
         )
         > 1,
     )
-    if case.world.declared:
-        said = declared_of(case)
-        return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})
-    if misplan is None or (misplan.how == "metadata" and misplan.rank == ranks.pipeline_rank):
-        return plan
-    if misplan.how not in ("metadata", "shape", "dtype"):
+    if not declares(case, position=ranks.pipeline_rank):
         return plan
     said = declared_of(case)
     return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})

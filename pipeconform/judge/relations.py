@@ -24,7 +24,7 @@ _CLEARLY = 4
 def uniform_ratio(right: Named, mine: Named) -> float | None:
     """The factor by which all of `mine` differs from `right`; None if there is no single one.
 
-    A single number is always a multiple of another: of it only whole multiples and parts are told.
+    A single number is always a multiple of another: there, only whole multiples and parts count.
     """
     import torch
 

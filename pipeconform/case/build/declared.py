@@ -11,7 +11,15 @@ from pipeconform.adapter import Declared, TensorSpec
 from pipeconform.case.build import data
 from pipeconform.case.case import Case
 
-__all__ = ["declared_of"]
+__all__ = ["declared_of", "declares"]
+
+
+def declares(case: Case, *, position: int | None) -> bool:
+    """Whether the user declares the boundaries of the stages on the pipeline rank at `position`."""
+    one = case.world.misplan
+    if one is None:
+        return bool(case.world.declared)
+    return one.how in ("shape", "dtype") or (one.how == "metadata" and one.rank != position)
 
 
 def declared_of(case: Case) -> Mapping[int, Declared]:
