@@ -65,11 +65,12 @@ def traces_of_evaluation(evidence: Evidence, one: Observation, step: int) -> Ite
                     whole = name not in shown.parameter_shards.get(s, {})
                     changed = whole and old is not None and value != old
                 if changed:
-                    kind = f"evaluation changed a {what.removesuffix('s')}"
+                    noun = what.removesuffix("s")
+                    # what is gone and what is another value have different causes: each must be seen beside the other
+                    kind = f"evaluation {'removed' if value is None else 'changed'} a {noun}"
+                    how = "gone" if value is None else "not what it was before"
                     mismatch = None if value is None or old is None else compare(old, value)
-                    text = (
-                        f"after evaluation the {what.removesuffix('s')} of {name} is not what it was before"
-                    )
+                    text = f"after evaluation the {noun} of {name} is {how}"
                     text += "" if mismatch is None else f"\n{mismatch.describe()}"
                     yield Finding(
                         kind=kind, message=text, step=step, rank=one.rank, stage=s, mismatch=mismatch

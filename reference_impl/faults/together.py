@@ -97,6 +97,19 @@ def _never(actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
     return {}
 
 
+@breaks("DPC-10", tells=r"after evaluation the gradient of blocks\.\d\.[\w.]+ is gone")
+class GradientsOfShardsDropped(ReferencePipeline):
+    """Stages in fully_shard are prepared anew for an evaluation, and their gradients are cleared with that."""
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        found = super().run(mode, batch)
+        replicas = self.plan.data_parallel
+        if mode is Mode.EVAL and replicas is not None and replicas.wrapper == "fully_shard":
+            for module in self.modules.values():
+                module.zero_grad(set_to_none=True)
+        return found
+
+
 @breaks("DPC-10")
 class LoadedByTheFirstReplica(ReferencePipeline):
     """Only the first replica loads a state: the others would have got it when they were built."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from pipeconform.case.case import Optimize, Sgd, Train
+from pipeconform.case.case import Eval, Optimize, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.conditions import DELAY, SEVERAL_REPLICAS
 from pipeconform.judge.data_parallel import (
@@ -18,6 +19,7 @@ from pipeconform.judge.data_parallel import (
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.lifecycle import traces_of_evaluation
 from pipeconform.judge.masters import masters_are_kept
 from pipeconform.judge.reductions import reduced_once
 from pipeconform.judge.sums import sums_are_exact
@@ -305,13 +307,18 @@ def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[
     keyword arguments, evaluation, loading a state, activation checkpointing, the model's own hooks, clipping, float32
     copies of parameters, scaled losses, sums in float32 and batches from a source in replicas; keyword arguments,
     frozen parts, accumulation, sizes that change, loading a state and evaluation with cut stages. Every value is the
-    reference's.
+    reference's, and an evaluation leaves gradients, buffers and parameters as they are.
 
     A wrapper has another forward, other parameters and other hooks than the module inside: what was tried without
     one may pass it by. Replicas that clip by norms of their own, or of which only one skips a step, drift apart.
     """
     judge = _replicas_are_right if evidence.case.world.tensor is None else _parts_are_right
-    yield from of_first_wrong_step(judge(evidence))
+    traces = (
+        traces_of_evaluation(evidence, one, expected.step)
+        for expected in evidence.runs(Eval)
+        for one in evidence.members
+    )
+    yield from of_first_wrong_step(chain(judge(evidence), *traces))
 
 
 def _replicas_are_right(evidence: Evidence) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ ORDERED = _in("Train", "Event.stage", "Event.call", "Event.kind", "StepShown.eve
 HELD = _in("Train", "StepShown.held", "Held.before")
 ACCEPTED = frozenset({"Answered.error@Train missing"})
 WORDS = frozenset({"Answered.error@Train other words"})
+TRACES = _in("Eval", "StepShown.gradients", "StepShown.buffers", "StepShown.parameters", "Forward.training")
 REPLICA = OUTPUTS | LOSSES | GRADIENTS | UPDATES
 SHARDS = _in(
     "Train",
@@ -155,8 +156,8 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "LIF-1": OUTPUTS
     | LOSSES
     | GRADIENTS
-    | _in("Eval", "StepShown.gradients", "StepShown.buffers", "StepShown.parameters")
-    | _in("Eval", "Forward.training", "StepShown.rng_moved"),
+    | TRACES
+    | _in("Eval", "StepShown.rng_moved"),
     "LIF-2": OUTPUTS | GRADIENTS | _in("Eval", "Forward.grad_enabled", "StepShown.differentiable"),
     "LIF-3": _in(_RUNS, "StepShown.held", "StepShown.kept", "Kept.outputs")
     | {"Observation.lived_on"}
@@ -178,7 +179,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "DPC-4": REPLICA | _in("Train", "StepShown.hooked"),
     "DPC-8": REPLICA | SHARDS,
     "DPC-9": REPLICA | BUFFERS,
-    "DPC-10": REPLICA,
+    "DPC-10": REPLICA | TRACES,
     "COM-1": MATCHED,
     "COM-2": OUTPUTS | GRADIENTS,
     "COM-4": WAITED | OUTPUTS | GRADIENTS,

@@ -286,6 +286,7 @@ EVIDENCE: Mapping[str, Callable[[], Evidence]] = {
     "two directions": lambda: honest(plain_case(), capabilities=_TWO_DIRECTIONS, shares=HALVES),
     "replicas": lambda: replicated(_replicated(*_OPTIMIZED)),
     "replicas, three steps": lambda: replicated(_replicated(TRAIN, Zero(), TRAIN)),
+    "replicas that evaluate": lambda: replicated(_replicated(TRAIN, EVAL, Zero(), TRAIN)),
     "replicas with a hook": lambda: replicated(_replicated(TRAIN, Zero(), TRAIN, hook=True)),
     "replicas with hooks": lambda: replicated(
         _replicated(

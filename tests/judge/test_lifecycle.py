@@ -59,7 +59,7 @@ def test_evaluation_that_clears_a_gradient_leaves_a_trace():
 
     wrong = with_value(made, "gradients", 0, WEIGHT, None, rank=0, step=1)
 
-    assert told("LIF-1", wrong) == [("evaluation changed a gradient", 1, 0, 0, None)]
+    assert told("LIF-1", wrong) == [("evaluation removed a gradient", 1, 0, 0, None)]
 
 
 def test_evaluation_before_any_training_leaves_no_gradient_or_zeros():
@@ -188,7 +188,11 @@ def test_a_changed_value_is_shown_beside_what_it_was_and_one_that_is_gone_is_not
     assert (moved.kind, moved.step, moved.rank, moved.stage) == ("evaluation changed a gradient", 1, 1, 1)
     assert tells(moved.message, "gradient", WEIGHT)
     assert moved.message.endswith(f"\n{moved.mismatch.describe()}")
-    assert [(one.kind, one.mismatch) for one in (gone, came)] == [("evaluation changed a gradient", None)] * 2
+    assert [(one.kind, one.mismatch) for one in (gone, came)] == [
+        ("evaluation removed a gradient", None),
+        ("evaluation changed a gradient", None),
+    ]
+    assert tells(gone.message, "gradient", WEIGHT, "gone")
 
 
 def test_of_each_stage_the_first_name_that_evaluation_changed_is_told():
@@ -199,8 +203,8 @@ def test_of_each_stage_the_first_name_that_evaluation_changed_is_told():
             made = with_value(made, "gradients", stage, name, None, rank=rank, step=1)
 
     assert [one[:4] for one in told("LIF-1", made)] == [
-        ("evaluation changed a gradient", 1, 0, 0),
-        ("evaluation changed a gradient", 1, 1, 1),
+        ("evaluation removed a gradient", 1, 0, 0),
+        ("evaluation removed a gradient", 1, 1, 1),
     ]
 
 

@@ -77,8 +77,8 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
         return Aspect(kind="table", found="on_pipeline(rank)")
     if signature == "boundary tensors beyond the bound":
         return Aspect(kind="alive", found="on_pipeline(rank)")
-    if signature.startswith("evaluation changed a "):
-        what = signature.removeprefix("evaluation changed a ")
+    if signature.startswith(("evaluation changed a ", "evaluation removed a ")):
+        what = signature.split()[-1]
         return Aspect(kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", what=what)
     return _of_values(signature)
 
