@@ -30,6 +30,7 @@ __all__ = [
     "unreadable",
 ]
 
+_PIECE = 1 << 20
 MOST_BYTES = 128 << 20
 MOST_CASE_BYTES = 4 << 20
 MOST_DEPTH = 64
@@ -63,14 +64,16 @@ def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BY
         PipeconformError: an `error`, where it cannot be read or is larger than `most` bytes.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
+        data = bytearray()
+        with path.open("rb") as file:  # in pieces: Python makes room for all that it may read
+            while len(data) <= most and (piece := file.read(min(_PIECE, most + 1 - len(data)))):
+                data += piece
     except (OSError, ValueError) as reason:  # a name with a NUL is a ValueError
         text = getattr(reason, "strerror", None) or reason
         raise error(f"cannot read {name or path}: {text}{_meant(path)}") from None
     if len(data) > most:
         raise error(f"{name or path}: more than {most:,} bytes; pipeconform never writes one that large")
-    return data
+    return bytes(data)
 
 
 def _meant(path: Path) -> str:

@@ -1,13 +1,13 @@
 """A batch comes back with rows that it did not have, and one that can be divided evenly is made one that cannot.
 
-What: accelerate's ``prepare_pippy`` makes batches larger, so that they can be cut into ``num_chunks`` chunks. 3 samples in
-  2 chunks give 4 outputs, the last of them of a row of zeros; the caller cannot tell which row is none of its own. 8
-  samples in 2 chunks, which need nothing, become 10, whose chunks of 5 are not what the stages were traced for: the
-  process that receives them ends (gloo). The same model, traced and run by torch alone, gives 8 outputs.
+What: accelerate's ``prepare_pippy`` makes batches larger, so that they can be cut into ``num_chunks`` chunks.
+  3 samples in 2 chunks give 4 outputs, the last of them of a row of zeros; the caller cannot tell which row is none
+  of its own. 8 samples in 2 chunks, which need nothing, become 10, whose chunks of 5 are not what the stages were
+  traced for: the process that receives them ends (gloo). The same model, traced and run by torch alone, gives 8.
 Where: accelerate 1.15.0, utils/operations.py, pad_input_tensors, and inference.py, pippy_forward.
 Why: the padding is ``num_processes - batch_size // num_processes``, and not what is missing to the next multiple;
-  ``last_inputs > to_pad & to_pad < 1`` compares with ``to_pad & to_pad``. What the last stage returns is never cut to the
-  batch again.
+  ``last_inputs > to_pad & to_pad < 1`` compares with ``to_pad & to_pad``. What the last stage returns is never cut
+  to the batch again.
 Requirement: none (an adapter would violate FWD-1 and FWD-2).
 Schedules: GPipe, evaluation (it has nothing else).
 Possible fix: pad by ``-batch_size % num_chunks``, and return the first ``batch_size`` rows.
@@ -66,7 +66,9 @@ def run(rank, how, samples, traced):
 def worker(rank, case, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_WORLD_SIZE=str(WORLD))
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_WORLD_SIZE=str(WORLD)
+    )
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/rendezvous",
@@ -84,7 +86,9 @@ def main():
         print(f"{how}: {samples} samples in {CHUNKS} chunks, traced with {traced}")
         with tempfile.TemporaryDirectory() as folder:
             make = mp.get_context("spawn").Process
-            processes = [make(target=worker, args=(rank, (how, samples, traced), folder)) for rank in range(WORLD)]
+            processes = [
+                make(target=worker, args=(rank, (how, samples, traced), folder)) for rank in range(WORLD)
+            ]
             for process in processes:
                 process.start()
             for process in processes:

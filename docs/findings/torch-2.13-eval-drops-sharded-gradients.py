@@ -1,11 +1,11 @@
 """With fully_shard an evaluation drops the gradients that are there, and so does the training step after it.
 
-What: train a step, evaluate, step the optimizer: parameters stay what they are. Accumulate over an evaluation: only what
-  came after it is there. No error, and losses are right. Stages in DistributedDataParallel, or in nothing, keep their gradients.
+What: train a step, evaluate, step the optimizer: parameters stay what they are. Accumulate over an evaluation:
+  only what came after it is there. No error, and losses are right. Stages that are not sharded keep their gradients.
 Where: torch 2.13.0, distributed/pipelining/stage.py, _post_metadata_inference_cleanup, line 2126, called at the end of
   _initialize_pp_stages (schedules.py, line 478).
-Why: stages are prepared anew whenever step() follows eval() or the other way round (schedules.py, line 420). Each time
-  every gradient of an FSDPModule is set to None, as what shape inference left behind; those of the user are dropped, too.
+Why: stages are prepared anew whenever step() follows eval() or the other way round (schedules.py, line 420). Each
+  time every gradient of an FSDPModule is set to None, as what shape inference left behind; those of the user go, too.
 Requirement: DPC-10.
 Schedules: all that can evaluate, with any m: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble.
 Possible fix: keep the gradients that were there before shape inference, and put them back after it.
@@ -54,7 +54,8 @@ def run(rank):
             for module in owned.values() if sharded else ():
                 fully_shard(module, mesh=mesh["dp"])
             stages = [
-                PipelineStage(owned[s], s, n, torch.device("cpu"), group=mesh["pp"].get_group()) for s in owned
+                PipelineStage(owned[s], s, n, torch.device("cpu"), group=mesh["pp"].get_group())
+                for s in owned
             ]
             options = {"loss_fn": nn.functional.mse_loss, "scale_grads": False}
             schedule = cls(stages if several else stages[0], M, **options)
@@ -69,7 +70,9 @@ def run(rank):
             after = {s: None if evaluated[s] is None else round(evaluated[s] / first[s], 3) for s in owned}
             twice = {s: round(second[s] / first[s], 3) for s in owned}
             how = "sharded" if sharded else "whole"
-            lines.append(f"{name}, {how} stages, rank {rank}: after eval() {after}, after another step {twice}")
+            lines.append(
+                f"{name}, {how} stages, rank {rank}: after eval() {after}, after another step {twice}"
+            )
     return lines
 
 
@@ -96,7 +99,9 @@ def main():
         for process in processes:
             process.join(timeout=120)
             process.kill()
-        print("gradient by stage, of that of one training step; expected 1.0 after eval(), 2.0 after another step")
+        print(
+            "gradient by stage, of that of one training step; expected 1.0 after eval(), 2.0 after another step"
+        )
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
             if not path.exists():

@@ -15,6 +15,7 @@ from pipeconform.campaign.known_answers import KnownAnswers
 from pipeconform.campaign.options import TIME_LIMIT
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
+from pipeconform.execute.described import encoded
 from pipeconform.execute.job import Job
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
@@ -71,6 +72,10 @@ class Executor:
         """What the implementation claims."""
         return self.description.capabilities
 
+    @functools.cached_property
+    def _described(self) -> bytes:
+        return encoded(self.description)
+
     def claimed_for(self, case: Case) -> Capabilities:
         """What the implementation claims under the case's schedule."""
         return self.capabilities.under(self.capabilities.schedule(case.schedule))
@@ -123,6 +128,7 @@ class Executor:
     def _run_ranks(self, case: Case, observe: Iterable[Watched]) -> VerdictVector:
         job = Job(
             implementation=self.implementation,
+            described=self._described,
             case=case,
             observe=tuple(sorted(observe)),
             coverage=self.coverage,

@@ -51,6 +51,8 @@ class Checked:
     """Why the level is not deserved, derived again from the result."""
     doubts: tuple[Doubt, ...]
     contents: Contents | None = None
+    blake2b: bytes = b""
+    """The hash of what was checked, which a signature must be of."""
     signed_by: str = ""
     """The key whose signature was checked; empty if none was."""
 
@@ -75,7 +77,7 @@ def check_files(package: Package, *, known: tuple[Doubt, ...] = ()) -> Checked:
     contents, more = contents_of(package)
     doubts = [*known, *more]
     if contents is None:
-        return Checked(certificate=None, reasons=(), doubts=tuple(doubts))
+        return Checked(certificate=None, reasons=(), doubts=tuple(doubts), blake2b=package.blake2b)
     doubts += _as_written(package, contents)
     checked = check_contents(contents)
     doubts += checked.doubts
@@ -86,6 +88,7 @@ def check_files(package: Package, *, known: tuple[Doubt, ...] = ()) -> Checked:
         reasons=checked.reasons,
         doubts=tuple(doubts),
         contents=contents,
+        blake2b=package.blake2b,
     )
 
 

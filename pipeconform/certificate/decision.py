@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from pipeconform.adapter import Capabilities, Feature
+from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.certificate.claimed import claims_of, target_in
 from pipeconform.certificate.sizes import lacking
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
+from pipeconform.schedule.families import families, family
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
 from pipeconform.spec.levels import needed_claims
 from pipeconform.wrapper import WrapperClaims
@@ -135,7 +136,7 @@ _CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
         "outputs": lambda it: all(Feature.OUTPUTS in it.under(one).features for one in it.schedules),
         "trains": lambda it: any(one.trains for one in it.schedules),
         "split_backward": lambda it: any(one.trains and one.split_backward for one in it.schedules),
-        "family": lambda it: any(one.family is not None for one in it.schedules),
+        "family": lambda it: all(one.family is not None for one in it.schedules),
         "data_parallel": lambda it: it.data_parallel is not None,
     }
 )
@@ -225,6 +226,23 @@ def weakened_by(claims: Capabilities) -> Iterator[str]:
     if not claims.sub_groups:
         yield "sub_groups=False: every pipeline was the whole world, where a place in it is a rank of the world"
     for one in claims.schedules:
+        yield from _of_family(one)
         lacking = sorted(feature.value for feature in one.lacks & claims.features)
         if lacking:
             yield f"{one.name} lacks {', '.join(lacking)}: what needs it is not judged there"
+
+
+def _of_family(claim: ScheduleClaim) -> Iterator[str]:
+    """What is not judged of a schedule, or by which other schedule's rules, where its name lets expect its own."""
+    if claim.family is None:
+        yield f"{claim.name}: no family is claimed, so its order, its bubble and its memory are not judged"
+        return
+    judged = family(claim.family)
+    named = [one for one in families() if _plain(claim.name) in (_plain(one.name), _plain(one.title))]
+    # a variant of a family has its title, and more words after a comma
+    if named and judged not in named and _plain(judged.title.partition(",")[0]) != _plain(claim.name):
+        yield f"{claim.name}: judged by the rules of {judged.title}, and not by those of {named[0].title}"
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())

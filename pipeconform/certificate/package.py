@@ -7,8 +7,9 @@ another manifest: only a signature (`pipeconform.certificate.signature`) or exec
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -20,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.errors import BadPackageError
-from pipeconform.reading import decoded_json, unreadable
+from pipeconform.reading import decoded_json, file_bytes, unreadable
 from pipeconform.writing import whole_file
 
 __all__ = ["MANIFEST", "SUFFIX", "Doubt", "Package", "manifest_doubts", "read_package", "write_package"]
@@ -35,6 +36,8 @@ _MOST_DIRECTORY = 8 << 20  # bytes of the archive's directory, which Python read
 _PIECE = 1 << 16  # bytes read at a time, and so the most that is unpacked beyond the declared size
 _END = struct.Struct("<4s4H2LH")
 """The end of an archive without a comment: mark, disks and entries, the directory's size and place."""
+_FILE = struct.Struct("<4s22x2H")
+"""What stands before a file: mark, and the lengths of its name and of what follows the name."""
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: equal contents give equal bytes
@@ -71,6 +74,8 @@ class Package:
     path: Path
     files: Mapping[str, bytes]
     manifest: bytes
+    blake2b: bytes
+    """The hash of the bytes that all this was read from; signatures are of it."""
 
 
 def write_package(files: Mapping[str, bytes], path: Path) -> None:
@@ -94,38 +99,20 @@ def write_package(files: Mapping[str, bytes], path: Path) -> None:
 
 
 def read_package(path: Path) -> Package:
-    """Read a package into memory.
+    """Read a package into memory, once: what is checked is what a signature is of.
 
     Raises:
-        BadPackageError: it cannot be read, is not a zip file, is truncated or damaged, has unsafe or repeated
-            names, is too large, or has no manifest of this format.
+        BadPackageError: it cannot be read, is not a zip file, is truncated or damaged, has links, unsafe or repeated
+            names or bytes that belong to no file, is too large, or has no manifest of this format.
     """
+    data = file_bytes(path, error=BadPackageError, most=_MOST_BYTES)
     try:
-        _check_directory(path)
-        with zipfile.ZipFile(path) as archive:
+        directory = _directory_of(data, path)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            if len(entries) > _MOST_FILES:
-                raise BadPackageError(
-                    f"{path}: {len(entries):,} files; a package has at most {_MOST_FILES:,}"
-                )
-            names = [entry.filename for entry in entries]
-            twice = [name for name, number in Counter(names).items() if number > 1]
-            if twice:
-                raise BadPackageError(f"{path}: {twice[0]} appears twice")
-            unsafe = [name for name in names if not _NAME.fullmatch(name)]
-            if unsafe:
-                raise BadPackageError(f"{path}: unsafe name {unsafe[0]!r}")
-            if sum(entry.file_size for entry in entries) > _MOST_BYTES:
-                raise BadPackageError(f"{path}: more than {_MOST_BYTES >> 20} MiB of contents")
-            for entry in entries:
-                if entry.compress_type not in _PLAIN or entry.flag_bits & _ENCRYPTED:
-                    raise BadPackageError(
-                        f"{path}: {entry.filename} is packed by method {entry.compress_type} or encrypted; "
-                        f"a package's files are stored or deflated"
-                    )
-            files = {entry.filename: _member(archive, entry) for entry in entries}
-    except OSError as error:
-        raise BadPackageError(f"cannot read {path}: {error.strerror or error}") from error
+            _check_entries(entries, path)
+            _check_places(entries, data[:directory], path)
+            files = {entry.filename: _member(archive, entry, path) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, ArithmeticError) as error:
         raise BadPackageError(
             f"{path}: truncated or damaged, or no package at all: {unreadable(error)}"
@@ -136,40 +123,79 @@ def read_package(path: Path) -> Package:
     if manifest is None:
         raise BadPackageError(f"{path}: not a certification package: it has no {MANIFEST}")
     _decoded(manifest, path)
-    return Package(path=path, files=files, manifest=manifest)
+    return Package(path=path, files=files, manifest=manifest, blake2b=hashlib.blake2b(data).digest())
 
 
-def _check_directory(path: Path) -> None:
-    """Check, from the end of the archive, how much would be read to list its files."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _END.size))
-        end = file.read()
-    if size > _MOST_BYTES:
-        raise BadPackageError(f"{path}: {size:,} bytes; a package has at most {_MOST_BYTES:,}")
-    if len(end) < _END.size:
-        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {size} bytes{_WRITES}")
-    mark, *_, directory, _place, comment = _END.unpack(end)
+def _directory_of(data: bytes, path: Path) -> int:
+    """Where the list of files begins, according to the end of the archive; checks how much would be read for it."""
+    if len(data) < _END.size:
+        raise BadPackageError(
+            f"{path}: truncated or damaged, or no package at all: {len(data)} bytes{_WRITES}"
+        )
+    mark, *_, length, place, comment = _END.unpack(data[-_END.size :])
     if mark != b"PK\5\6" or comment:
         raise BadPackageError(
             f"{path}: truncated or damaged, or no package at all: it does not end like one{_WRITES}"
         )
-    if directory > _MOST_DIRECTORY:
+    if length > _MOST_DIRECTORY:
         raise BadPackageError(
-            f"{path}: a directory of {directory:,} bytes; at most {_MOST_DIRECTORY:,} are read"
+            f"{path}: a directory of {length:,} bytes; at most {_MOST_DIRECTORY:,} are read"
+        )
+    if place + length + _END.size != len(data):
+        raise BadPackageError(
+            f"{path}: there are bytes before, between or after its files that are no file's"
+        )
+    return int(place)
+
+
+def _check_entries(entries: list[zipfile.ZipInfo], path: Path) -> None:
+    if len(entries) > _MOST_FILES:
+        raise BadPackageError(f"{path}: {len(entries):,} files; a package has at most {_MOST_FILES:,}")
+    names = [entry.filename for entry in entries]
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise BadPackageError(f"{path}: {twice[0]} appears twice")
+    unsafe = [name for name in names if not _NAME.fullmatch(name)]
+    if unsafe:
+        raise BadPackageError(f"{path}: unsafe name {unsafe[0]!r}")
+    if sum(entry.file_size for entry in entries) > _MOST_BYTES:
+        raise BadPackageError(f"{path}: more than {_MOST_BYTES >> 20} MiB of contents")
+    for entry in entries:
+        if entry.compress_type not in _PLAIN or entry.flag_bits & _ENCRYPTED:
+            raise BadPackageError(
+                f"{path}: {entry.filename} is packed by method {entry.compress_type} or encrypted; "
+                f"a package's files are stored or deflated"
+            )
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise BadPackageError(
+                f"{path}: {entry.filename} is a link, or another thing that is no plain file"
+            )
+
+
+def _check_places(entries: list[zipfile.ZipInfo], data: bytes, path: Path) -> None:
+    """Check that the files that are listed, one after the other, are all that is there."""
+    place = 0
+    for entry in sorted(entries, key=lambda one: one.header_offset):
+        mark, name, extra = _FILE.unpack_from(data, place)
+        if mark != b"PK\3\4" or entry.header_offset != place:
+            break
+        place += _FILE.size + name + extra + entry.compress_size
+    if place != len(data):
+        raise BadPackageError(
+            f"{path}: there are bytes before, between or after its files that are no file's"
         )
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes:
     """The contents of a file, read up to the declared size."""
     found = bytearray()
     with archive.open(entry) as file:
         while piece := file.read(_PIECE):
             found += piece
             if len(found) > entry.file_size:
-                raise BadPackageError(f"{archive.filename}: {entry.filename} is larger than it says")
+                raise BadPackageError(f"{path}: {entry.filename} is larger than it says")
     if len(found) != entry.file_size:
-        raise BadPackageError(f"{archive.filename}: {entry.filename} is smaller than it says")
+        raise BadPackageError(f"{path}: {entry.filename} is smaller than it says")
     return bytes(found)
 
 

@@ -62,8 +62,10 @@ def public_key_of(key: Path) -> str:
     return f"{_UNTRUSTED}minisign public key {_name(identity)}\n{data}\n"
 
 
-def verify_signature(path: Path, *, public_key: Path) -> str:
-    """Check the signature beside a file; return the id of the key, as minisign writes it.
+def verify_signature(path: Path, *, blake2b: bytes, public_key: Path) -> str:
+    """Check the signature beside a file, whose contents have this hash; return the key's id, as minisign writes it.
+
+    The file itself is not read: it may be another one since its contents were checked.
 
     Raises:
         BadPackageError: there is no signature, or it is damaged, made with another key, or not of this file.
@@ -85,7 +87,7 @@ def verify_signature(path: Path, *, public_key: Path) -> str:
         raise BadPackageError(f"{beside}: made with another key than {public_key}")
     public = Ed25519PublicKey.from_public_bytes(key[10:])
     try:
-        public.verify(signature[10:], _hashed(path))
+        public.verify(signature[10:], blake2b)
         public.verify(whole, signature[10:] + lines[2].removeprefix(_TRUSTED).encode())
     except InvalidSignature as error:
         raise BadPackageError(f"{beside}: not the signature of {path}") from error

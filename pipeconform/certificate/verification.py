@@ -70,7 +70,8 @@ def verify_package(
 
 def _signature_checked(checked: Checked, package: Path, public_key: Path) -> Checked:
     try:
-        return replace(checked, signed_by=verify_signature(package, public_key=public_key))
+        signed_by = verify_signature(package, blake2b=checked.blake2b, public_key=public_key)
+        return replace(checked, signed_by=signed_by)
     except BadPackageError as error:
         doubt = Doubt(file=package.name + SIGNATURE_SUFFIX, text=str(error))
         return replace(checked, doubts=(*checked.doubts, doubt))

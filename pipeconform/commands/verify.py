@@ -87,7 +87,9 @@ def verdict_lines(checked: Checked, signed: str) -> list[str]:
     certificate = checked.certificate
     if certificate is None:
         return ["NOT VERIFIED: the package is incomplete"]
-    name = f"{certificate.implementation} {certificate.version}"
+    name = repr(
+        f"{certificate.implementation} {certificate.version}"
+    )  # in quotes: a name may be like a verdict
     level = f"level {certificate.level}, standard {certificate.standard_version}"
     if checked.granted:
         cells = () if checked.contents is None else checked.contents.result.cells

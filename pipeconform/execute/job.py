@@ -14,6 +14,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One case for one implementation."""
 
     implementation: str
+    described: bytes
+    """What the implementation told the controller of itself (`pipeconform.execute.described.encoded`)."""
     case: Case
     observe: tuple[Watched, ...] = ()
     coverage: str = ""

@@ -35,6 +35,7 @@ from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.built import build_changes
 from pipeconform.execute.coverage import measured, packages_of
+from pipeconform.execute.described import told_alike
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
 from pipeconform.execute.initial import Initials
@@ -67,10 +68,11 @@ _JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: making it
 
 
 @functools.lru_cache(maxsize=4)
-def _adapter(reference: str, folder: str) -> tuple[contract.Adapter, contract.Description]:
+def _adapter(reference: str, described: bytes, folder: str) -> tuple[contract.Adapter, contract.Description]:
     adapter = implementation.load(reference)
-    description = implementation.describe(reference)
-    assert isinstance(description, contract.Description), "only the cases of pipelines are sent to this task"
+    here = implementation.describe(reference)
+    assert isinstance(here, contract.Description), "only the cases of pipelines are sent to this task"
+    description = told_alike(described, here)
     if description.capabilities.fresh_process_per_build:
         # these processes are killed after one case: what they compiled or locked must not outlive them
         os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -86,7 +88,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
         Exception: whatever the implementation raised.
     """
     job = _JOBS.decode(payload)
-    adapter, description = _adapter(job.implementation, context.folder)
+    adapter, description = _adapter(job.implementation, job.described, context.folder)
     single = description.capabilities.world == "single_process"
     release_earlier()
     mistaken.begin()

@@ -21,7 +21,10 @@ from pipeconform.spec import certification_level, core_requirements, mandatory
 from tests.certificate.conftest import LEVEL, violated
 
 replaced = msgspec.structs.replace
-PLAIN = Capabilities(schedules=(ScheduleClaim(name="A"), ScheduleClaim(name="B")), sub_groups=True)
+PLAIN = Capabilities(
+    schedules=(ScheduleClaim(name="A", family="gpipe"), ScheduleClaim(name="B", family="one_f_one_b")),
+    sub_groups=True,
+)
 
 
 def reasons(contents: Contents, level=LEVEL) -> tuple[str, ...]:
@@ -76,6 +79,35 @@ def test_what_a_schedule_lacks_is_told_if_the_implementation_has_it_otherwise():
     )
 
     assert list(weakened_by(claims)) == ["B lacks dropout, kwargs: what needs it is not judged there"]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "told"),
+    [
+        (
+            "ZB-H1",
+            None,
+            "ZB-H1: no family is claimed, so its order, its bubble and its memory are not judged",
+        ),
+        ("ZB-H1", "gpipe", "ZB-H1: judged by the rules of GPipe, and not by those of ZB-H1"),
+        (
+            "interleaved 1f1b",
+            "looped_bfs",
+            "interleaved 1f1b: judged by the rules of Looped breadth-first, and not",
+        ),
+        ("ZB-H1", "zb_h1", None),
+        ("1F1B", "one_f_one_b", None),
+        ("Interleaved1F1B", "interleaved_one_f_one_b_megatron", None),
+        ("ours", "gpipe", None),
+    ],
+)
+def test_a_schedule_that_is_judged_by_other_rules_than_its_name_says_is_told(name, family, told):
+    claims = dataclasses.replace(PLAIN, schedules=(ScheduleClaim(name=name, family=family),))
+
+    found = list(weakened_by(claims))
+
+    assert len(found) == (told is not None)
+    assert told is None or found[0].startswith(told)
 
 
 # -------------------------------------------------------------------------------------------------- claims

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import stat
 import struct
 import tracemalloc
 import zipfile
@@ -10,7 +12,7 @@ import zlib
 
 import pytest
 
-from pipeconform.certificate.package import read_package
+from pipeconform.certificate.package import read_package, write_package
 from pipeconform.errors import BadPackageError
 
 
@@ -102,7 +104,7 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, manifest):
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        ("_MOST_BYTES", "bytes; a package has at most"),
+        ("_MOST_BYTES", "more than .* bytes; pipeconform never writes one that large"),
         ("_MOST_FILES", "2 files; a package has at most 1"),
         ("_MOST_DIRECTORY", "a directory of .* bytes; at most"),
     ],
@@ -150,3 +152,51 @@ def test_an_encrypted_file_is_not_read(tmp_path):
     path.write_bytes(data)
     with pytest.raises(BadPackageError, match="data is packed by method 8 or encrypted"):
         read_package(path)
+
+
+def _sound(tmp_path):
+    write_package({"a.txt": b"one", "b.txt": b"two"}, tmp_path / "sound.zip")
+    return (tmp_path / "sound.zip").read_bytes()
+
+
+def test_bytes_that_belong_to_no_file_are_refused(tmp_path):
+    whole = _sound(tmp_path)
+    end = len(whole) - 22
+    (place,) = struct.unpack_from("<L", whole, end + 16)
+    hidden = io.BytesIO()
+    with zipfile.ZipFile(hidden, "w") as one:
+        one.writestr("c.txt", b"three")
+    local = hidden.getvalue()[: hidden.getvalue().index(b"PK\1\2")]
+    moved = bytearray(whole[:place] + local + whole[place:])
+    struct.pack_into("<L", moved, len(moved) - 6, place + len(local))
+
+    read_package(tmp_path / "sound.zip")
+    for name, data in {"before": b"#!/bin/sh\n" + whole, "between": bytes(moved)}.items():
+        path = tmp_path / f"{name}.zip"
+        path.write_bytes(data)
+        assert zipfile.ZipFile(path).namelist() == ["manifest.json", "a.txt", "b.txt"]
+        with pytest.raises(
+            BadPackageError, match="bytes before, between or after its files that are no file's"
+        ):
+            read_package(path)
+
+
+def test_a_link_is_no_file_of_a_package(tmp_path):
+    path = tmp_path / "links.zip"
+    with zipfile.ZipFile(path, "w") as one:
+        entry = zipfile.ZipInfo("logs/summary.txt")
+        entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+        one.writestr(entry, "/etc/hostname")
+
+    with pytest.raises(
+        BadPackageError, match=r"logs/summary.txt is a link, or another thing that is no plain"
+    ):
+        read_package(path)
+
+
+def test_a_signature_is_of_what_was_checked_even_if_the_file_is_another_one_by_then(tmp_path):
+    whole = _sound(tmp_path)
+    package = read_package(tmp_path / "sound.zip")
+    (tmp_path / "sound.zip").write_bytes(b"another")
+
+    assert package.blake2b == hashlib.blake2b(whole).digest()

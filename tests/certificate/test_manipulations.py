@@ -65,7 +65,7 @@ SHARE = 6
 
 
 def check(one):
-    return check_files(Package(path=Path("x.zip"), files=one.files, manifest=b""))
+    return check_files(Package(path=Path("x.zip"), files=one.files, manifest=b"", blake2b=b""))
 
 
 def every(make, contents):

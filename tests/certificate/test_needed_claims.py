@@ -34,6 +34,13 @@ def test_each_claim_is_found_where_it_is_and_missed_where_it_is_not(level):
         assert not _CLAIMED[name](left_out(name))
 
 
+def test_a_family_is_needed_for_every_schedule():
+    first, *others = EVERYTHING.schedules
+    without = dataclasses.replace(first, family=None)
+
+    assert not _CLAIMED["family"](dataclasses.replace(EVERYTHING, schedules=(without, *others)))
+
+
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 def test_a_core_requirement_is_judged_with_these_claims(level):
     """So nothing is a core requirement whose claim the level does not state."""

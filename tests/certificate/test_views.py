@@ -26,7 +26,7 @@ from tests.report.html.conftest import parse
 __all__ = ["make"]
 
 SVG = "{http://www.w3.org/2000/svg}"
-GRANTED = "toy GPipe 1.0 is certified for level Forward of pipeconform's standard 0.1"
+GRANTED = "'toy GPipe 1.0' is certified for level Forward of pipeconform's standard 0.1"
 
 
 def page_of(contents):
@@ -105,7 +105,8 @@ def test_a_name_cannot_break_a_badge_or_a_page(contents):
     root, _ = badge_of(certificate)
     document = page_of(msgspec.structs.replace(contents, certificate=certificate))
 
-    assert root.get("aria-label").startswith(r'<script>alert(1)</script>"&\x1b[2J 1.0 is certified')
+    said = root.get("aria-label")
+    assert said.startswith(r"""'<script>alert(1)</script>"&\x1b[2J 1.0' is certified""")
     assert document.all("script") == []
     assert document.one("h1").text == r'<script>alert(1)</script>"&\x1b[2J 1.0'
 

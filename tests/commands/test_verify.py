@@ -37,7 +37,7 @@ def test_a_sound_package_is_verified(typed, package):
     assert (code, err) == (0, "")
     assert tells(engine, *ENGINE)
     assert verdict.startswith("VERIFIED (unsigned")
-    assert tells(verdict, "toy GPipe 1.0 deserves", "level forward", "standard 0.1")
+    assert tells(verdict, "'toy GPipe 1.0' deserves", "level forward", "standard 0.1")
 
 
 def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, pack):
@@ -49,7 +49,7 @@ def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(ty
     assert (code, err) == (1, "")
     assert tells(engine, *ENGINE)
     assert verdict.startswith("VERIFIED, NOT GRANTED (unsigned")
-    assert tells(verdict, "toy GPipe 1.0 does not deserve", "level forward", "standard 0.1")
+    assert tells(verdict, "'toy GPipe 1.0' does not deserve", "level forward", "standard 0.1")
     assert tells(reason, "FWD-1 failed", "GPipe")
 
 
@@ -113,7 +113,7 @@ def test_shards_are_merged(typed, make, pack):
     assert code == 0
     assert verdict.startswith("VERIFIED (")
     assert tells(
-        verdict, "merged here", "unsigned", "toy GPipe 1.0 deserves", "level forward", "standard 0.1"
+        verdict, "merged here", "unsigned", "'toy GPipe 1.0' deserves", "level forward", "standard 0.1"
     )
     assert package == "package: whole.zip"
     assert typed("verify", "whole.zip")[0] == 0
@@ -124,7 +124,7 @@ def test_a_signature_that_was_not_asked_about_is_mentioned(typed, package, tmp_p
     (tmp_path / "mine.zip.minisig").write_text("x\n")
 
     said = typed("verify", "mine.zip")[1]
-    assert "VERIFIED (signature not checked: --public-key FILE checks mine.zip.minisig): toy" in said
+    assert "VERIFIED (signature not checked: --public-key FILE checks mine.zip.minisig): 'toy" in said
 
 
 def test_a_signature_that_is_missing_or_of_another_file_is_a_doubt(typed, package, tmp_path):
@@ -138,7 +138,7 @@ def test_a_signature_that_is_missing_or_of_another_file_is_a_doubt(typed, packag
     code, out, _ = typed("verify", "mine.zip", "--public-key", "key.pub")
     name = (tmp_path / "key.pub").read_text().splitlines()[0].split()[-1]
     assert code == 0
-    assert f"VERIFIED (signed with the key {name}): toy GPipe 1.0" in out
+    assert f"VERIFIED (signed with the key {name}): 'toy GPipe 1.0'" in out
 
     package.rename(tmp_path / "other.zip")
     code, out, _ = typed("verify", "other.zip", "--public-key", "key.pub")

@@ -153,11 +153,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "SCH-11": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
     "SCH-12": OUTPUTS | LOSSES | GRADIENTS,
     "SCH-9": _in("Eval", "StepShown.output", "Event.stage", "Event.call", "StepShown.events"),
-    "LIF-1": OUTPUTS
-    | LOSSES
-    | GRADIENTS
-    | TRACES
-    | _in("Eval", "StepShown.rng_moved"),
+    "LIF-1": OUTPUTS | LOSSES | GRADIENTS | TRACES | _in("Eval", "StepShown.rng_moved"),
     "LIF-2": OUTPUTS | GRADIENTS | _in("Eval", "Forward.grad_enabled", "StepShown.differentiable"),
     "LIF-3": _in(_RUNS, "StepShown.held", "StepShown.kept", "Kept.outputs")
     | {"Observation.lived_on"}

@@ -78,7 +78,7 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
     if signature == "boundary tensors beyond the bound":
         return Aspect(kind="alive", found="on_pipeline(rank)")
     if signature.startswith(("evaluation changed a ", "evaluation removed a ")):
-        what = signature.split()[-1]
+        what = signature.rsplit(maxsplit=1)[-1]
         return Aspect(kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", what=what)
     return _of_values(signature)
 
