@@ -64,7 +64,7 @@ class UnknownNameError(UsageError):
         near = nearest(name, names, aliases)
         if near:
             hint = f"nearest: {', '.join(near)}"
-        elif listed_by:
+        elif listed_by and (len(names) > _MOST_KNOWN or not names):
             hint = f"'{listed_by}' prints all"
         else:
             more = ", …" if len(names) > _MOST_KNOWN else ""

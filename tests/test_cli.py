@@ -110,13 +110,21 @@ def test_the_version_is_told(typed):
         (["run"], "Missing option '--impl'; see 'pipeconform run --help'"),
         (["run", "--impl", "torch", "--profile", "smok"], "unknown profile 'smok'; nearest: smoke"),
         (
+            ["run", "--impl", "torch", "--requirements", ""],
+            "--requirements '' names none; leave the option out to judge all",
+        ),
+        (
+            ["run", "--impl", "torch", "--schedules", ", "],
+            "--schedules ', ' names none; leave the option out to judge all",
+        ),
+        (
             ["run", "--impl", "torch", "--requirements", "TRN,FW-1"],
             "unknown requirement or chapter 'FW-1'; nearest: FWD-1",
         ),
         (["run", "--impl", "torch", "--ranks", "4-2"], "--ranks '4-2': expected N or A-B with 1 ≤ A ≤ B ≤ 8"),
         (
             ["run", "--impl", "torch", "--examples", "0"],
-            "Invalid value for '--examples': 0 is not in the range x>=1",
+            "Invalid value for '--examples': 0 is not in the range 1<=x<=100000",
         ),
         (["selftest", "--requirements", "FW-1"], "unknown requirement or chapter 'FW-1'; nearest: FWD-1"),
         (["run", "--impl", "torch", "-n", "two"], "-n two: expected a number of processes or auto"),

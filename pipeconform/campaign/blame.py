@@ -12,6 +12,10 @@ __all__ = ["blamed", "is_no_answer"]
 _REFERENCE = "pipeconform.reference_impl."
 """The reference's adapters, right or wrong, are the engine as well."""
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
+_STATED = re.compile(
+    r"(?:(?:if|elif|else|while|for|with|case|try|except|finally)\b.*:\s*)?(?:raise|assert)\b"
+)
+"""A line that raises, alone or after the words of a compound statement."""
 _NO_DEVICE = re.compile(
     r"doesn't have \w+ built in|not compiled with \w+ (enabled|support)|No \w+ GPUs are available|"
     r"Found no NVIDIA driver|NVIDIA driver on your system is too old|Cannot access accelerator device when none",
@@ -30,6 +34,7 @@ _MISTAKES = frozenset(
         "RecursionError",
         "StopIteration",
         "SyntaxError",
+        "SystemExit",
         "TypeError",
         "UnboundLocalError",
         "ValueError",
@@ -57,7 +62,7 @@ def blamed(raised: Raised, *, adapter: str) -> str:
     if frames[-1].module.startswith("torch.") and _NO_DEVICE.search(root.message):
         return f"this machine or its torch has no such device or backend: {what}\n{chain}\nchoose another --device"
     last = frames[-1]
-    stated = last.source.startswith(("raise", "assert"))
+    stated = _STATED.match(last.source) is not None
     alone = not adapter.startswith(_REFERENCE) and all(frame.module == adapter for frame in frames)
     if alone and (stated or root.type in _MISTAKES):
         return (

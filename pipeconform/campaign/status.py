@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from pipeconform.case.any_case import AnyCase
+from pipeconform.case.case import Case
+from pipeconform.case.simpler.candidates import weight
 from pipeconform.gate.expectations import Expectation
 from pipeconform.report.result import SEVERITY, Cell, Control, Status, Violation
 
@@ -57,20 +60,32 @@ def with_causes(
     """
     entries = tuple(expectations)
     found = {(one.requirement, one.schedule, one.variant): one for one in cells}
-    for cell in tuple(found.values()):
+    seen: dict[tuple[tuple[str, str, str], str, str], list[tuple[Violation, Control]]] = {}
+    for cell in found.values():
         for effect in cell.violations:
-            control = effect.control
-            owner = found.get((effect.blocked_by, cell.schedule, cell.variant))
-            if control is None or owner is None or not owner.is_judged or _shows(owner, control):
-                continue
-            cause = _cause(effect, control, owner)
-            covering = (one.label for one in entries if one.covers(owner, cause, device=device, torch=torch))
-            cause = msgspec.structs.replace(cause, expected=next(covering, ""))
-            violations = (*owner.violations, cause)
-            key = (owner.requirement, owner.schedule, owner.variant)
-            status = status_of(violations, compared=owner.compared)
-            found[key] = msgspec.structs.replace(owner, violations=violations, status=status, reason="")
+            key, control = (effect.blocked_by, cell.schedule, cell.variant), effect.control
+            owner = found.get(key)
+            if control is not None and owner is not None and owner.is_judged and not _shows(owner, control):
+                seen.setdefault((key, control.status, control.signature), []).append((effect, control))
+    for (key, *_), controls in seen.items():
+        owner = found[key]
+        cause = _cause(controls, owner)
+        covering = (one.label for one in entries if one.covers(owner, cause, device=device, torch=torch))
+        cause = msgspec.structs.replace(cause, expected=next(covering, ""))
+        violations = (*owner.violations, cause)
+        status = status_of(violations, compared=owner.compared)
+        found[key] = msgspec.structs.replace(owner, violations=violations, status=status, reason="")
     return tuple(found.values())
+
+
+def _shown_by(effect: Violation, control: Control) -> AnyCase:
+    """The case in which a control showed a violation."""
+    return effect.case if control.case is None else control.case
+
+
+def _weight(case: AnyCase) -> tuple[int, ...]:
+    """The sort key of simplicity; cases of wrappers are all alike."""
+    return weight(case) if isinstance(case, Case) else ()
 
 
 def _shows(cell: Cell, control: Control) -> bool:
@@ -79,11 +94,12 @@ def _shows(cell: Cell, control: Control) -> bool:
     return any((one.status, one.signature) == shown for one in cell.violations)
 
 
-def _cause(effect: Violation, control: Control, owner: Cell) -> Violation:
-    """The violation of the requirement that blocks another one, as the control of the other showed it."""
+def _cause(controls: Sequence[tuple[Violation, Control]], owner: Cell) -> Violation:
+    """The violation of the requirement that blocks others, as the simplest of their controls showed it."""
+    effect, control = min(controls, key=lambda both: _weight(_shown_by(*both)))
     where = f"{owner.requirement}:{owner.schedule}:{owner.variant}"
     identifier = identifier_of(where, f"{control.status}/{control.signature}")
-    case = effect.case if control.case is None else control.case
+    case = _shown_by(effect, control)
     return Violation(
         id=identifier,
         status=control.status,
@@ -95,7 +111,7 @@ def _cause(effect: Violation, control: Control, owner: Cell) -> Violation:
         minimal=False,
         confirmed=True,
         shrink_executions=0,
-        occurrences=1,
+        occurrences=len({_shown_by(*both).digest for both in controls}),
         verdicts=control.verdicts,
         replay=effect.replay.replace(effect.id, identifier),
         found_by=effect.id,

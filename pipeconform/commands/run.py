@@ -62,7 +62,7 @@ __all__ = ["run"]
 @click.option(
     "--examples",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=100_000),
     help="Cases per subject and schedule.  [default: from the profile]",
 )
 @click.option(
@@ -182,6 +182,9 @@ def _run(
     **agents: Any,
 ) -> int:
     find_profile(profile)  # wrong names are refused before anything is started, which takes seconds
+    for option, given in (("requirements", requirements), ("schedules", schedules)):
+        if given is not None and not names(given):
+            raise UsageError(f"--{option} {given!r} names none; leave the option out to judge all")
     for name in names(requirements):
         require_requirement(name)
     options = Options(

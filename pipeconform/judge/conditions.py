@@ -43,7 +43,7 @@ class Condition:
 
 BYSTANDER = Condition(
     summary="a bystander",
-    remedy="raise --ranks to 3, and claim sub_groups",
+    remedy="it needs the claim sub_groups, and --ranks of 3 or more",
     holds=lambda case: case.world.size > sum(map(len, case.world.pipelines)),
 )
 """A rank of the world outside the pipeline: without one, the default group has the same ranks as the pipeline."""

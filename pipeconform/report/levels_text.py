@@ -60,7 +60,8 @@ def next_lines(result: Result, *, causes: Sequence[Cause]) -> Iterator[str]:
         return
     name = shlex.quote(result.implementation.reference)
     if not _is_whole(result):
-        yield f"next: pipeconform run --impl {name} --profile {result.run.profile}, which judges everything"
+        profile = result.run.profile
+        yield f"next: pipeconform run --impl {name} --profile {profile}, which judges all that {profile} has"
         return
     levels = level_standings(result, standings(result, causes=causes))
     met = [one for one in levels if one.state == "met"]

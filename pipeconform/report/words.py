@@ -115,7 +115,11 @@ def reservation(violation: Violation) -> str:
         return f"flaky: {again}"
     if violation.shown_otherwise:
         return f"wrong each time, but not always in the same way: {again}"
-    return "" if violation.minimal else "not minimal: the budget for shrinking ran out"
+    if violation.minimal:
+        return ""
+    if violation.found_by:
+        return "not minimal: a control of another requirement's case, which is not made smaller"
+    return "not minimal: the budget for shrinking ran out"
 
 
 def control_words(control: Control) -> str:

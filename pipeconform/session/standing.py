@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from pipeconform.campaign.status import with_causes
 from pipeconform.ranks.process_tree import started_at
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell
@@ -77,7 +78,7 @@ def standing_of(journal: Journal, *, now: float | None = None) -> Standing | Non
         seconds=round(begun.before + max(0.0, until - begun.at), 1),
         sign=round(sign, 1),
         planned=None if planned is None else len(planned),
-        cells=tuple(one.cell for one in entries.values()),
+        cells=with_causes(one.cell for one in entries.values()),
         at=_doing(journal) if state in ("running", "silent") else (),
         waiting=dict(Counter(where[1] for where in planned or () if where not in entries)),
     )

@@ -284,6 +284,10 @@ def test_the_machine_is_to_blame_only_for_what_torch_itself_says_that_it_lacks(l
         ("RuntimeError", "raise RuntimeError('not ready')", True),
         ("RuntimeError", "assert self.ready", True),
         ("KeyError", "raise KeyError(name)", True),
+        ("RuntimeError", "if plan.ranks.rank == 1: raise RuntimeError('boom')", True),
+        ("RuntimeError", "else: assert self.ready", True),
+        ("SystemExit", "sys.exit('bye')", True),
+        ("RuntimeError", "if raised: self.engine.step()", False),
         ("RuntimeError", "self.engine.step()", False),  # an engine's C++ code leaves no frame
     ],
 )

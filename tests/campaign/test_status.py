@@ -8,6 +8,7 @@ import pytest
 from pipeconform.campaign.status import blocked_by, status_of, with_causes
 from pipeconform.gate.expectations import Expectation
 from pipeconform.report.result import Control
+from pipeconform.report.words import reservation
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -140,3 +141,23 @@ def test_a_cause_that_two_violations_have_is_added_once(make, blocked):
     told = with_causes([twice, make.cell("TRN-3", "GPipe")])
 
     assert len(told[1].violations) == 1
+
+
+def test_of_several_controls_the_simplest_one_is_shown_and_all_are_counted(make, blocked):
+    (first,) = blocked.violations
+    small = first.case if first.control.case is None else first.control.case
+    large = msgspec.structs.replace(small, program=(*small.program, *small.program), seed=small.seed + 1)
+    others = [
+        make.violation(
+            "FWD-7", "GPipe", signature=f"{n}", case=large, control=make.changed(first.control, case=None)
+        )
+        for n in range(2)
+    ]
+    cell = make.changed(blocked, violations=(*others, first))
+
+    (cause,) = with_causes([cell, make.cell("TRN-3", "GPipe")])[1].violations
+
+    assert cause.case == small
+    assert cause.found_by == first.id
+    assert cause.occurrences == 2  # distinct cases
+    assert reservation(cause).startswith("not minimal: a control of another requirement's case")

@@ -87,7 +87,7 @@ def test_an_incomplete_package_is_not_verified(typed, make, tmp_path):
         (("sign", "mine.zip", "--key", "no.pem"), "cannot read no.pem: No such file or directory"),
         (
             ("certify", "--impl", "reference", "--level", "gold"),
-            "unknown level 'gold'; 'pipeconform list --levels' prints all",
+            "unknown level 'gold'; known: data-parallel, forward, full, robust",
         ),
         (("certify", "--impl", "torchy", "--level", "forward"), "cannot read --impl 'torchy'"),
         (

@@ -82,7 +82,7 @@ def test_a_red_run_says_which_levels_are_violated_and_its_causes_say_what_is_nex
 def test_a_run_of_some_cells_says_nothing_about_levels_and_proposes_the_whole(said, restricted):
     assert said(**restricted) == (
         (),
-        ["next: pipeconform run --impl torch --profile smoke, which judges everything"],
+        ["next: pipeconform run --impl torch --profile smoke, which judges all that smoke has"],
     )
 
 
