@@ -37,8 +37,6 @@ _recorded = partial(
     about=(Focus.PLAIN,),
     draws=(Focus.TRAFFIC,),
     observe=("traffic",),
-    costly=True,
-    by_schedule=True,
     condition=SEVERAL_RANKS,
     nothing="the ranks were not seen to send or receive anything",
 )
