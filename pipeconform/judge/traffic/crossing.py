@@ -113,8 +113,8 @@ def something_else_is_used(evidence: Evidence, expected: StepExpected, where: Wh
             if known and not any(map(all, known)):
                 place = next(place for place, came in enumerate(known[0]) if not came)
                 text = (
-                    f"stage {s} ran on an input {place} that rank {one.rank} did not receive: no operation of this "
-                    f"step brought its bytes; it must come from stage {s - 1} on rank "
+                    f"stage {s} ran on an input {place} that rank {one.rank} was not seen to receive: no operation of "
+                    f"torch.distributed in this step brought its bytes; it must come from stage {s - 1} on rank "
                     f"{evidence.case.world.pipeline_ranks[where.rank(s - 1, k) or 0]}"
                 )
                 yield Finding(

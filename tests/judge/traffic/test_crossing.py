@@ -270,7 +270,7 @@ def test_the_first_microbatch_and_input_that_did_not_come_are_told_once_for_a_ra
         return
     (one,) = found
     assert (one.kind, one.microbatch) == ("input that did not come", told_of[0])
-    assert f"ran on an input {told_of[1]} that rank 1 did not receive" in one.message
+    assert f"ran on an input {told_of[1]} that rank 1 was not seen to receive" in one.message
 
 
 def test_what_came_in_another_step_and_what_is_not_known_of_are_held_against_nobody() -> None:
