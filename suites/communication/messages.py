@@ -277,10 +277,11 @@ def what_is_needed_crosses(evidence: Evidence) -> Iterator[Finding]:
     """In every step, what a stage needs from a stage on another rank comes from there: from rank to rank, at
     least as many bytes cross as the tensors of the boundaries between their stages have, and in training, in
     the other direction, at least as many as those of these tensors have that need a gradient. A stage
-    computes on values that operations of torch.distributed brought to its rank in that step, as they are: in their dtype, not
-    compressed, in one operation or in several. What crosses in another way, such as sockets, is not seen. Where a stage lies on two ranks, one of them computes a given
-    microbatch, and another rank computes its next stage. Parameters, inputs, targets and keyword arguments
-    that a rank does not own have other values there.
+    computes on values that operations of torch.distributed brought to its rank in that step, as they are: in
+    their dtype, not compressed, in one operation or in several. What crosses in another way, such as sockets,
+    is not seen. Where a stage lies on two ranks, one of them computes a given microbatch, and another rank
+    computes its next stage. Parameters, inputs, targets and keyword arguments that a rank does not own have
+    other values there.
 
     An implementation in which every rank computes the whole model by itself gives the right outputs,
     gradients and orders everywhere, but is not a pipeline.

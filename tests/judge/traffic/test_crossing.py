@@ -100,7 +100,7 @@ def test_a_stage_that_did_not_work_on_what_came_is_named() -> None:
         1,
         0,
     )
-    assert tells(finding.message, "stage 1", "input 0", "rank 1", "not receive", "stage 0", "rank 0")
+    assert tells(finding.message, "stage 1", "input 0", "rank 1", "not seen to receive", "stage 0", "rank 0")
 
 
 def test_a_dry_run_on_the_same_values_excuses_nothing_and_accuses_nobody() -> None:
