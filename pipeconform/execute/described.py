@@ -7,7 +7,7 @@ the controller needs to ask only once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,12 +64,13 @@ def told_alike(told: bytes, here: Description) -> Description:
     """The description that the controller was `told`, in a rank in which the implementation says `here`.
 
     The rank goes by the controller's: which stages it owns, and so what it is given true values of, must be what
-    cases are drawn and judged by.
+    cases are drawn and judged by. Versions may differ: hosts may have builds of one release for different devices.
 
     Raises:
         ContractError: ``describe()`` says something else in this rank; the message names what.
     """
     description = _DECODER.decode(told)
+    here = replace(here, version=description.version)
     if encoded(here) == told:
         return description
     path, before, now = next(_differences("describe()", description, here))
