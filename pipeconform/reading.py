@@ -77,10 +77,11 @@ def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BY
 
 
 def _meant(path: Path) -> str:
-    """The files beside one that does not exist with the nearest names, as the end of a message."""
+    """The files of its kind beside one that does not exist, with the nearest names, as the end of a message."""
     with contextlib.suppress(OSError, ValueError):
         if not path.exists() and path.parent.is_dir():
-            beside = [one.name for one in itertools.islice(path.parent.iterdir(), _MOST_BESIDE)]
+            every = itertools.islice(path.parent.iterdir(), _MOST_BESIDE)
+            beside = [one.name for one in every if one.suffix == path.suffix and not one.is_dir()]
             near = nearest(path.name, beside)
             return f"; nearest: {', '.join(near)}" if near else ""
     return ""

@@ -61,3 +61,13 @@ def test_what_cannot_be_opened_or_is_no_text_is_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"gr\xf6sser")
     with pytest.raises(BadCaseError, match=r"not text in UTF-8 \(byte 2\)"):
         file_text(tmp_path / "latin", error=BadCaseError)
+
+
+def test_files_of_the_same_kind_are_named_beside_one_that_is_missing(tmp_path):
+    for name in ("case-one.json", "case-one.toml"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "case-two.json").mkdir()
+
+    with pytest.raises(BadCaseError) as caught:
+        file_bytes(tmp_path / "case-onee.json", error=BadCaseError)
+    assert str(caught.value).endswith("; nearest: case-one.json")

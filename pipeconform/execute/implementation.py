@@ -265,9 +265,18 @@ def _module(where: str, reference: str) -> ModuleType:
         else:
             return module
     except (Exception, SystemExit) as error:
-        file = Path(f"{where.replace('.', '/')}.py")
-        is_there = isinstance(error, ModuleNotFoundError) and file.is_file()
-        spelling = f"; for the file, write {file}:{reference.rpartition(':')[2]}" if is_there else ""
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        hint = "" if missing is None else _importable(where, reference, missing=missing)
         raise BadAdapterError(
-            f"--impl {reference!r}: importing {where} raised {_told(error, where)}{spelling}"
+            f"--impl {reference!r}: importing {where} raised {_told(error, where)}{hint}"
         ) from error
+
+
+def _importable(where: str, reference: str, *, missing: str) -> str:
+    """How to name a module that is in this folder, from which Python does not import, as the end of a message."""
+    file, package = Path(f"{where.replace('.', '/')}.py"), Path(where.partition(".")[0])
+    if file.is_file():
+        return f"; for the file, write {file}:{reference.rpartition(':')[2]}"
+    if missing == package.name and package.is_dir():
+        return f"; ./{package} is here, and can be imported with PYTHONPATH=. before the command"
+    return ""

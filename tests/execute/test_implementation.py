@@ -98,6 +98,15 @@ def test_a_module_that_is_a_file_here_is_written_as_one(tmp_path, monkeypatch):
     assert message("my_adapter:MyAdapter").endswith("; for the file, write my_adapter.py:MyAdapter")
 
 
+def test_a_package_that_is_a_folder_here_is_told_how_to_import(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_engine_of_today").mkdir()
+
+    assert message("my_engine_of_today.adapter:MyAdapter").endswith(
+        "; ./my_engine_of_today is here, and can be imported with PYTHONPATH=. before the command"
+    )
+
+
 def test_a_missing_object_is_answered_with_the_nearest_that_the_file_defines(written):
     assert message(written(GOOD, name="Adapter")).endswith("but it has no 'Adapter'; nearest: MyAdapter")
 
