@@ -23,6 +23,7 @@ from pipeconform.spec import STANDARD_VERSION
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]
 
 _TRIED = 3  # cases of one turn, of which the last is kept
+_SOUGHT = 24  # cases among which a plain one with a long step is looked for
 CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
@@ -150,4 +151,26 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
         found.setdefault(case.digest, case)
 
     run_strategy(corpus, keep, max_examples=corpus.size)
+    if corpus.focus is Focus.PLAIN and not any(map(_is_steady, found.values())):
+        found |= {case.digest: case for case in _one_steady(corpus)}
     return tuple(found.values())
+
+
+def _is_steady(case: Case) -> bool:
+    """Whether there are more microbatches than ranks: then ranks come to alternate forwards and backwards."""
+    return case.num_ranks > 1 and all(run.num_microbatches > case.num_ranks for run in case.runs)
+
+
+def _one_steady(corpus: Corpus) -> list[Case]:
+    """The first such case that is drawn further on; none if the schedule or the limits have no such cases.
+
+    What is judged of plain cases is what most people do most of the time; a small corpus may have only short steps.
+    """
+    steady: list[Case] = []
+
+    def keep(case: Case) -> None:
+        if not steady and _is_steady(case):
+            steady.append(case)
+
+    run_strategy(corpus, keep, max_examples=corpus.size + _SOUGHT)
+    return steady

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from hypothesis import strategies as st
 
@@ -174,3 +176,26 @@ def test_an_error_of_the_harness_while_shrinking_is_not_a_finding() -> None:
 
     with pytest.raises(HarnessError, match="the oracle failed"):
         minimise(_corpus(), _late_target(), OUTCOME, check, budget=Budget(executions=9))
+
+
+def _plain(schedule, *, size, max_ranks=4, **changes):
+    claims = dataclasses.replace(EVERYTHING, **changes)
+    claim = claims.schedule(schedule)
+    limits = Limits(capabilities=claims, min_ranks=1, max_ranks=max_ranks)
+    return drawn(Corpus(limits=limits, schedule=claim, focus=Focus.PLAIN, seed=0, size=size))
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "V"])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_some_plain_case_has_more_microbatches_than_ranks(schedule, size):
+    cases = _plain(schedule, size=size)
+
+    assert any(
+        case.num_ranks > 1 and all(run.num_microbatches > case.num_ranks for run in case.runs)
+        for case in cases
+    )
+    assert len(cases) <= size + 1
+
+
+def test_on_one_rank_there_is_none():
+    assert {case.num_ranks for case in _plain("GPipe", size=2, max_ranks=1)} == {1}
