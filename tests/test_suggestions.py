@@ -35,10 +35,12 @@ def test_nothing_is_suggested_for_what_is_like_nothing():
 
 
 def test_an_unknown_name_that_is_like_nothing_names_the_command_that_lists_all_or_some_of_them():
-    listed = str(UnknownNameError("level", "gold", ["full"], listed_by="pipeconform list --levels"))
-    assert tells(listed, "unknown level", "'gold'", "'pipeconform list --levels'")
-    assert "full" not in listed
     many = [f"name{number}" for number in range(10)]
+    listed = str(UnknownNameError("level", "gold", many, listed_by="pipeconform list --levels"))
+    assert tells(listed, "unknown level", "'gold'", "'pipeconform list --levels'")
+    assert "name0" not in listed
+    few = str(UnknownNameError("level", "gold", ["full"], listed_by="pipeconform list --levels"))
+    assert few == "unknown level 'gold'; known: full"
     assert tells(str(UnknownNameError("thing", "?", ["a", "b"])), "unknown thing", "'?'", "known", "a", "b")
     assert str(UnknownNameError("thing", "?", many)).endswith("name6, name7, …")
     assert str(UnknownNameError("thing", "?", [])) == "unknown thing '?'; known: none"
