@@ -49,7 +49,9 @@ def test_the_default_group_cannot_be_told_apart_without_a_bystander():
     alone, among = judged("reference", "COM-2"), judged("reference", "COM-2", ranks=(1, 3))
 
     assert (alone.status, alone.compared) == ("nothing_compared", 0)
-    assert tells(alone.reason, "nothing compared", "no case had a bystander", "the claim sub_groups", "--ranks of 3")
+    assert tells(
+        alone.reason, "nothing compared", "no case had a bystander", "the claim sub_groups", "--ranks of 3"
+    )
     assert among.status == "passed"
     assert among.compared > 0
 
