@@ -1,7 +1,7 @@
 """Complex tensors between stages cannot be trained where shapes are inferred.
 
 What: stages that hand complex tensors to each other (a Fourier layer, say) cannot be trained: the stage that receives
-  one raises an error that speaks of DTensors, and the stage before it raises "grad can be implicitly created only for
+  one raises an error that mentions DTensors, and the stage before it raises "grad can be implicitly created only for
   scalar outputs" or loses its connection. eval() is right, and training is with declared shapes and up to 2.12.1.
 Where: torch 2.13.0, distributed/pipelining/_utils.py, _TensorMeta.to_tensor, line 96; for DTensors line 207.
 Why: in shape inference a stage's input is made with requires_grad only if it is_floating_point(), which is False for

@@ -49,9 +49,7 @@ def badge(certificate: Certificate) -> bytes:
 def badge_words(certificate: Certificate) -> tuple[str, str]:
     """The words on the badge, and the sentence that is its title."""
     level = certification_level(certificate.level).title
-    name = repr(
-        f"{certificate.implementation} {certificate.version}"
-    )  # in quotes: a name may be like a verdict
+    name = certificate.quoted
     standard = f"standard {certificate.standard_version}"
     if certificate.shard:
         words, said = f"{level} · shard {certificate.shard}", "is part of a certification for"

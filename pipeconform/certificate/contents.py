@@ -89,6 +89,11 @@ class Certificate(_Data, frozen=True, kw_only=True):
     environment_digests: tuple[str, ...]
     """The `digest_of` each machine's entry in ``environment.json``, in the same order."""
 
+    @property
+    def quoted(self) -> str:
+        """The implementation's name and version in quotes, since a name may be like a verdict."""
+        return repr(f"{self.implementation} {self.version}")
+
 
 class MachineEnvironment(_Data, frozen=True, kw_only=True):
     """The environment in which a package, or one shard of it, was made."""

@@ -31,6 +31,7 @@ SUFFIX = ".pipeconform.zip"
 _FORMAT = 1
 _MOST_BYTES = 256 << 20  # of all files together; a package is read into memory
 _WRITES = "; 'pipeconform certify' writes packages"
+_FOREIGN = "there are bytes before, between or after its files that are no file's"
 _MOST_FILES = 50_000
 _MOST_DIRECTORY = 8 << 20  # bytes of the archive's directory, which Python reads before all else
 _PIECE = 1 << 16  # bytes read at a time, and so the most that is unpacked beyond the declared size
@@ -142,9 +143,7 @@ def _directory_of(data: bytes, path: Path) -> int:
             f"{path}: a directory of {length:,} bytes; at most {_MOST_DIRECTORY:,} are read"
         )
     if place + length + _END.size != len(data):
-        raise BadPackageError(
-            f"{path}: there are bytes before, between or after its files that are no file's"
-        )
+        raise BadPackageError(f"{path}: {_FOREIGN}")
     return int(place)
 
 
@@ -181,9 +180,7 @@ def _check_places(entries: list[zipfile.ZipInfo], data: bytes, path: Path) -> No
             break
         place += _FILE.size + name + extra + entry.compress_size
     if place != len(data):
-        raise BadPackageError(
-            f"{path}: there are bytes before, between or after its files that are no file's"
-        )
+        raise BadPackageError(f"{path}: {_FOREIGN}")
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes:

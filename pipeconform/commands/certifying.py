@@ -311,9 +311,7 @@ def decision_text(contents: Contents, *, granted: bool, reasons: tuple[str, ...]
     """Whether the level is granted; if not, why, and the causes of the violations, the most harmful first."""
     certificate = contents.certificate
     title = certification_level(certificate.level).title
-    name = repr(
-        f"{certificate.implementation} {certificate.version}"
-    )  # in quotes: a name may be like a verdict
+    name = certificate.quoted
     if granted:
         said = f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
         return "\n".join([said, *(f"  it {line}" for line in returned_unclaimed(contents.result.cells))])

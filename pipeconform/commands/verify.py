@@ -87,9 +87,7 @@ def verdict_lines(checked: Checked, signed: str) -> list[str]:
     certificate = checked.certificate
     if certificate is None:
         return ["NOT VERIFIED: the package is incomplete"]
-    name = repr(
-        f"{certificate.implementation} {certificate.version}"
-    )  # in quotes: a name may be like a verdict
+    name = certificate.quoted
     level = f"level {certificate.level}, standard {certificate.standard_version}"
     if checked.granted:
         cells = () if checked.contents is None else checked.contents.result.cells
