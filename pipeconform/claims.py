@@ -60,6 +60,10 @@ class Feature(Claimable):
     MAPPING_OUTPUTS = "mapping_outputs", "the last stage may return a dict"
     TOKENS = "tokens", "integer inputs (an embedding in the first stage)"
     FROZEN = "frozen", "parameters and whole stages that need no gradient"
+    FREEZING = (
+        "freezing",
+        "between steps, the caller may set requires_grad of all parameters of a stage that owned() returns",
+    )
     UNUSED_PARAMETERS = "unused_parameters", "parameters that some or all microbatches do not use"
     SHARED_IN_STAGE = "shared_in_stage", "one parameter used twice inside a stage"
     SHARED_ACROSS_STAGES = "shared_across_stages", "Plan.tied, between stages of one rank"

@@ -43,7 +43,13 @@ _CAPABILITIES = Capabilities(
     features=frozenset(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.EVAL}
         | {Feature.INPUT_GRADIENTS, Feature.ACCUMULATION, Feature.KWARGS, Feature.LOSS_KWARGS, Feature.TOKENS}
-        | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
+        | {
+            Feature.FROZEN,
+            Feature.FREEZING,
+            Feature.UNUSED_PARAMETERS,
+            Feature.SHARED_IN_STAGE,
+            Feature.BUFFERS,
+        }
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES}
         | {Feature.VARYING_SHAPES, Feature.OPTIMIZER, Feature.STATE}
     ),

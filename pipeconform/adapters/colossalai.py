@@ -78,7 +78,13 @@ _CAPABILITIES = Capabilities(
     features=frozenset(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.EVAL}
         | {Feature.EVAL_LOSSES, Feature.TOKENS, Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE}
-        | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
+        | {
+            Feature.FROZEN,
+            Feature.FREEZING,
+            Feature.UNUSED_PARAMETERS,
+            Feature.SHARED_IN_STAGE,
+            Feature.BUFFERS,
+        }
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
         | {Feature.LOADING}
     ),

@@ -71,7 +71,7 @@ _ONE_V = ScheduleClaim(
 _FEATURES = frozenset(
     {Feature.OUTPUTS, Feature.MICROBATCH_LOSSES, Feature.EVAL, Feature.EVAL_LOSSES, Feature.TOKENS}
     | {Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE, Feature.LOADING, Feature.BATCH_DIM}
-    | {Feature.SHARED_IN_STAGE, Feature.UNUSED_PARAMETERS, Feature.FROZEN, Feature.BUFFERS}
+    | {Feature.SHARED_IN_STAGE, Feature.UNUSED_PARAMETERS, Feature.FROZEN, Feature.FREEZING, Feature.BUFFERS}
     | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
     | {Feature.VARYING_MICROBATCHES}
 )

@@ -70,7 +70,13 @@ _CAPABILITIES = Capabilities(
         | {Feature.EVAL, Feature.KWARGS, Feature.OBJECTS, Feature.LOSS_KWARGS, Feature.TOKENS}
         | {Feature.ACCUMULATION, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}
         | {Feature.BATCH_DIM, Feature.BATCH_SOURCES, Feature.DECLARED_BOUNDARIES}
-        | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
+        | {
+            Feature.FROZEN,
+            Feature.FREEZING,
+            Feature.UNUSED_PARAMETERS,
+            Feature.SHARED_IN_STAGE,
+            Feature.BUFFERS,
+        }
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
         | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING, Feature.FLOAT32_SUMS}

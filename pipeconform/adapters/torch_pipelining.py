@@ -101,6 +101,7 @@ _CAPABILITIES = Capabilities(
             Feature.STRUCTURED_OUTPUTS,
             Feature.TOKENS,
             Feature.FROZEN,
+            Feature.FREEZING,
             Feature.UNUSED_PARAMETERS,
             Feature.SHARED_IN_STAGE,
             Feature.BUFFERS,

@@ -40,7 +40,13 @@ _CAPABILITIES = Capabilities(
     ),
     features=frozenset(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.EVAL, Feature.INPUT_GRADIENTS, Feature.TOKENS}
-        | {Feature.ACCUMULATION, Feature.LOSS_KWARGS, Feature.FROZEN, Feature.UNUSED_PARAMETERS}
+        | {
+            Feature.ACCUMULATION,
+            Feature.LOSS_KWARGS,
+            Feature.FROZEN,
+            Feature.FREEZING,
+            Feature.UNUSED_PARAMETERS,
+        }
         | {Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT, Feature.USER_HOOKS}
         | {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES, Feature.OPTIMIZER, Feature.STATE}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}

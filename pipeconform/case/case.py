@@ -14,6 +14,7 @@ from msgspec import structs
 from pipeconform.case import blocks, limits
 from pipeconform.case.blocks import AnyBlock, Block
 from pipeconform.case.by_hand import ByHand, impossible_by_hand
+from pipeconform.case.freezing import impossible_freezes
 from pipeconform.case.misplans import impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.model import (
@@ -34,6 +35,7 @@ from pipeconform.case.program import (
     Adam,
     Clip,
     Eval,
+    Freeze,
     Load,
     LossSpec,
     Optimize,
@@ -58,6 +60,7 @@ __all__ = [
     "Clip",
     "Eval",
     "FloatType",
+    "Freeze",
     "Kwarg",
     "KwargKind",
     "Load",
@@ -240,6 +243,16 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"{name} ends a source: it needs program[{index}].from_source"
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
+    others = {
+        "an optimizer": case.optimizer is not None,
+        "model.split": model.split is not None,
+        "model.tied": bool(model.tied),
+        "world.replicas": world.replicas is not None,
+        "world.tensor": world.tensor is not None,
+    }
+    yield from impossible_freezes(
+        model, case.program, beside=[name for name, is_there in others.items() if is_there]
+    )
     if any(run.from_source for run in case.runs) and model.input_requires_grad:
         yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
     if any(step.from_source and step.by_hand is not None for step in case.trains):

@@ -29,6 +29,7 @@ class Focus(StrEnum):
     SUM = "sum-reduced loss"
     ACCUMULATE = "accumulation"
     FROZEN = "frozen parameters"
+    FREEZING = "stages that are frozen and unfrozen between steps"
     UNUSED = "unused parameters"
     INPUTS = "input gradients"
     SHARED = "shared parameters"

@@ -8,7 +8,20 @@ from pipeconform.case.by_hand import ByHand
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.strict import Strict
 
-__all__ = ["Adam", "Clip", "Eval", "Load", "LossSpec", "Optimize", "Scaling", "Sgd", "Step", "Train", "Zero"]
+__all__ = [
+    "Adam",
+    "Clip",
+    "Eval",
+    "Freeze",
+    "Load",
+    "LossSpec",
+    "Optimize",
+    "Scaling",
+    "Sgd",
+    "Step",
+    "Train",
+    "Zero",
+]
 
 
 class LossSpec(Strict, frozen=True, kw_only=True):
@@ -71,6 +84,13 @@ class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"
     """Load parameters and buffers that differ from the current ones."""
 
 
+class Freeze(Strict, frozen=True, kw_only=True, tag="freeze", tag_field="step"):
+    """All parameters of a stage stop to need a gradient, or begin to: the caller sets their ``requires_grad``."""
+
+    stage: int
+    frozen: bool = True
+
+
 class Clip(Strict, frozen=True, kw_only=True):
     """A limit on the norm of all gradients, to which an optimizer step first scales them down."""
 
@@ -103,4 +123,4 @@ class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer")
     lr: float
 
 
-Step = Train | Eval | Zero | Optimize | Load
+Step = Train | Eval | Zero | Optimize | Load | Freeze

@@ -15,7 +15,7 @@ from pipeconform import adapter as contract
 from pipeconform.adapter import Batch, Microbatch, Mode, Plan, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
-from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
+from pipeconform.case.case import Case, Eval, Freeze, Load, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.batch_sources import BatchSources
@@ -102,6 +102,10 @@ def run_step(
     elif isinstance(step, Load):
         loaded = foreign.state_for(case, index, owned=plan.owned_stages(), position=plan.ranks.pipeline_rank)
         pipeline.apply(contract.LoadState(loaded))
+    elif isinstance(step, Freeze):
+        module = pipeline.owned().get(step.stage)
+        if module is not None:
+            module.requires_grad_(not step.frozen)
     else:
         pipeline.apply(contract.OptimizerStep())
     rng_moved = moved(rng, plan.ranks.device)

@@ -32,6 +32,7 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "FWD-7": ("SPL-1",),
         "FWD-13": ("SPL-1",),
         "TRN-5": ("SPL-1",),
+        "TRN-28": ("SPL-1", "TRN-5"),
         "TRN-8": ("SPL-1",),
         "SPL-2": ("SPL-1",),
         "SPL-5": ("SPL-2",),

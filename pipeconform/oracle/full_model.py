@@ -24,7 +24,7 @@ from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker, mistaken_batch
 from pipeconform.case.build.modules import build_stage, tie
 from pipeconform.case.build.whole import build_whole, cuts_are_known, whole_kwargs
-from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
+from pipeconform.case.case import Adam, Case, Eval, Freeze, Load, Sgd, Train, Zero
 from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.observe.array import Array
 from pipeconform.observe.gradients import tensors_of
@@ -296,6 +296,8 @@ class _Run:
                         value.copy_(values[name])
             if self.masters is not None:
                 self.masters.load()
+        elif isinstance(step, Freeze):
+            self.stages[step.stage].requires_grad_(not step.frozen)
         elif self.masters is not None:
             with self._aside():
                 finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in self.parameters)

@@ -12,6 +12,7 @@ from pipeconform.case.case import (
     Case,
     Clip,
     Eval,
+    Freeze,
     Load,
     LossSpec,
     Model,
@@ -243,6 +244,8 @@ def _step(step: Step) -> str:
             how += f", {step.guard}" if isinstance(step, Eval) and step.guard else ""
             how += f", {step.mistake.in_words()}" if isinstance(step, Train) and step.mistake else ""
             return f"{kind}(B = {step.batch_size}, m = {step.num_microbatches}{how})"
+        case Freeze():
+            return f"{'freeze' if step.frozen else 'unfreeze'} stage {step.stage}"
         case Load():
             return "load state"
         case Zero():

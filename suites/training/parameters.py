@@ -49,6 +49,30 @@ def frozen_parameters(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "TRN-28",
+    title="Freezing between steps",
+    level=MUST,
+    about=(Focus.FREEZING,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "Autograd mechanics, setting requires_grad: only leaves that need a gradient by then get one",
+            "notes/autograd.html#setting-requires-grad",
+        ),
+    ),
+)
+def freezing_between_steps(evidence: Evidence) -> Iterator[Finding]:
+    """After the caller has frozen or unfrozen stages between two steps, the next step gives the gradients of all
+    parameters that need one then, and leaves those of the others None.
+
+    Fine-tuning unfreezes one stage after the other; an engine that keeps what needed a gradient in the first step
+    sends no gradient to a stage that begins to need one, or waits for one that is no longer sent.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
     "TRN-6",
     title="Unused parameters",
     level=MUST,

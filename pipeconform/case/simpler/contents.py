@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
-from pipeconform.case.case import Case, Eval, LossSpec, Optimize, Stage, Step, Train, Zero
+from pipeconform.case.case import Case, Eval, Freeze, LossSpec, Optimize, Stage, Step, Train, Zero
 from pipeconform.case.simpler.scope import MAPS, ORDINARY
 from pipeconform.case.simpler.variant import variant, with_model
 from pipeconform.case.strict import defaults_of
@@ -38,7 +38,7 @@ def fewer_steps(case: Case) -> Iterator[Case]:
     if short:
         parts += [(*steps[:i], *steps[i + 1 :]) for i in range(1, n - 1)]
     for part in dict.fromkeys(parts):
-        if not isinstance(part[0], Zero | Optimize) and not isinstance(part[-1], Zero):
+        if not isinstance(part[0], Zero | Optimize) and not isinstance(part[-1], Zero | Freeze):
             optimizer = case.optimizer if any(isinstance(step, Optimize) for step in part) else None
             yield from variant(case, program=part, optimizer=optimizer)
 

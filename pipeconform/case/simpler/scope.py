@@ -12,11 +12,13 @@ from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import Case, Train
+from pipeconform.case.draw.changes import accumulates
 from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subjects.clipped import clips_as_claimed
 from pipeconform.case.draw.traits import all_traits
 from pipeconform.case.focus import Focus, Limits
+from pipeconform.case.freezing import is_trainable
 from pipeconform.case.mistakes import Mistake
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
@@ -51,6 +53,8 @@ class Scope:
         )
 
     def _is_about_no_more(self, case: Case, origin: Case) -> bool:
+        if accumulates(case) and not accumulates(origin):
+            return False  # without what clears gradients, earlier ones would be part of what is compared
         capabilities, own = self.limits.capabilities, all_traits(origin)
         return all(one in own or is_claimed(one, self.claim, capabilities) for one in all_traits(case))
 
@@ -120,7 +124,7 @@ def _computes(case: Case) -> bool:
         return False
     if model.width % case.world.num_tensor_ranks and case.world.tensor is not None and case.world.tensor.maps:
         return False  # where a part has nothing of a map, DTensor itself cuts the gradient otherwise
-    return any(not stage.frozen and any(not block.frozen for block in stage.blocks) for stage in model.stages)
+    return any(map(is_trainable, model.stages))
 
 
 def _shows(case: Case) -> bool:

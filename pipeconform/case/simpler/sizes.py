@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import structs
 
 from pipeconform.case.blocks import Head
-from pipeconform.case.case import ByHand, Case, Eval, Model, Passage, Step, Train, World
+from pipeconform.case.case import ByHand, Case, Eval, Freeze, Model, Passage, Step, Train, World
 from pipeconform.case.misplans import Misplan, num_surplus
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLink
@@ -155,6 +155,7 @@ def _named(case: Case) -> set[int]:
     found |= {kwarg.stage for kwarg in model.kwargs if len(model.kwargs) < len(model.stages)} | {*model.tied}
     found |= {step.mistake.stage for step in case.trains if step.mistake is not None}
     found |= {step.by_hand.stage for step in case.trains if step.by_hand is not None and step.by_hand.mistake}
+    found |= {step.stage for step in case.program if isinstance(step, Freeze)}
     found |= {one.stage for one in case.world.perturbations if isinstance(one, Perturbation)}
     return found
 
@@ -200,6 +201,8 @@ class _Moved:
         return structs.replace(one, rank=rank, stage=min(one.stage, max(0, len(self._kept) - 2)))
 
     def step(self, step: Step) -> Step:
+        if isinstance(step, Freeze):
+            return structs.replace(step, stage=self(step.stage))
         if not isinstance(step, Train):
             return step
         hand, mistake = step.by_hand, step.mistake
