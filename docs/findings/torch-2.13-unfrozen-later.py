@@ -12,7 +12,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py: _retrieve_recv_activations
 Why: the dry run before the first step records whether each boundary tensor needs a gradient. Later steps use the
   record instead of what the stage returns: the received activation needs no gradient, and the sending stage expects
   none.
-Requirement: none (TRN-5 trains with stages that stay frozen).
+Requirement: TRN-28.
 Schedules: all that train; two stages or more.
 Possible fix: with has_backward, let every floating-point activation need a gradient, as 2.11 did; or refuse a step in
   which an output needs a gradient and the metadata says that it does not.

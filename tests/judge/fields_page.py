@@ -14,7 +14,7 @@ from tests.judge.spoiling import every_field
 
 __all__ = ["page"]
 
-_KINDS = ("Train", "Eval", "Zero", "Optimize", "Load")
+_KINDS = ("Train", "Eval", "Zero", "Optimize", "Load", "Freeze")
 _INTRODUCTION = """\
 # Which requirement judges which recorded field
 

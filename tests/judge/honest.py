@@ -18,6 +18,7 @@ from pipeconform.case.case import (
     Case,
     Clip,
     Eval,
+    Freeze,
     Kwarg,
     Load,
     LossSpec,
@@ -406,6 +407,7 @@ CASES: Mapping[str, Case] = {
             TRAIN, by_hand=ByHand(whole=True, mistake="forward_twice", stage=1, microbatch=2)
         )
     ),
+    "freezing": plain_case(Freeze(stage=0), TRAIN, Zero(), Freeze(stage=0, frozen=False), TRAIN),
     "frozen": of_blocks(_LINEAR, blocks.Linear(frozen=True)),
     "unused": of_blocks(_LINEAR, blocks.Unused()),
     "branch": of_blocks(blocks.Branch()),

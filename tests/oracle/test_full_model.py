@@ -13,6 +13,7 @@ from pipeconform.case.case import (
     Adam,
     Clip,
     Eval,
+    Freeze,
     Kwarg,
     Load,
     LossSpec,
@@ -366,6 +367,22 @@ def test_parameters_follow_those_of_the_optimizer_that_is_named(name) -> None:
     for full, parameter in right.items():
         _, s, inner = full.split(".", 2)
         torch.testing.assert_close(found[int(s)][inner].tensor(), parameter.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_is_frozen_has_no_gradient_until_it_is_unfrozen(made: bool) -> None:
+    train = Train(batch_size=4, num_microbatches=2)
+    stages = (Stage(blocks=(Linear(),), frozen=made), Stage(blocks=(Linear(),)))
+    first = () if made else (Freeze(stage=0),)
+    program = (*first, train, Zero(), Freeze(stage=0, frozen=False), train, Zero(), Freeze(stage=1), train)
+    case = with_model(small_case(program=program), stages=stages)
+
+    runs = [n for n, step in enumerate(program) if isinstance(step, Train)]
+
+    found = reference(case, scale=AT_LOSS).steps
+    shown = [[found[n].gradients[s]["blocks.0.weight"] is not None for s in (0, 1)] for n in runs]
+
+    assert shown == [[False, True], [True, True], [True, False]]
 
 
 def test_an_update_without_any_trainable_parameter_changes_nothing() -> None:

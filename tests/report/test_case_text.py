@@ -10,6 +10,7 @@ from pipeconform.case.case import (
     ByHand,
     Case,
     Eval,
+    Freeze,
     Kwarg,
     Load,
     LossSpec,
@@ -218,6 +219,8 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
     )
     case = with_model(small_case(), passages=passages, container="tuple")
     program = (
+        Freeze(stage=1),
+        Freeze(stage=1, frozen=False),
         Load(),
         Train(batch_size=4, num_microbatches=2, autocast=True),
         Eval(batch_size=2, num_microbatches=1, guard="inference_mode"),
@@ -227,7 +230,8 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
 
     assert "passes a scalar tensor from stage 0 to 1, used by 1" in text
     assert "passes a stream tensor from stage 0 to 1, used by none" in text
-    assert "load state, train(B = 4, m = 2, autocast), eval(B = 2, m = 1, inference_mode)" in text
+    assert "freeze stage 1, unfreeze stage 1, load state, train(B = 4, m = 2, autocast), eval(" in text
+    assert "eval(B = 2, m = 1, inference_mode)" in text
 
 
 def test_an_order_of_the_users_own_shows_as_the_table_that_ranks_get():

@@ -25,6 +25,7 @@ from pipeconform.case.case import (
     Case,
     Clip,
     Eval,
+    Freeze,
     Kwarg,
     Load,
     LossSpec,
@@ -96,6 +97,16 @@ def test_no_part_ends_by_clearing_what_nobody_looks_at_and_the_last_optimizer_st
     assert (TRAIN, ZERO) not in _programs(TRAIN, ZERO, OTHER)
     assert (TRAIN, OPTIMIZE) in _programs(TRAIN, OPTIMIZE, OTHER)
     assert (LOAD, TRAIN) in _programs(LOAD, TRAIN, OTHER)
+
+
+def test_no_part_ends_by_freezing_what_no_step_trains_any_more() -> None:
+    freeze = Freeze(stage=0)
+    programs = [
+        one.program for one in fewer_steps(_case((Linear(),), (Linear(),), program=(TRAIN, freeze, OTHER)))
+    ]
+
+    assert (TRAIN, freeze) not in programs
+    assert (freeze, OTHER) in programs
 
 
 def test_a_part_without_optimizer_steps_has_no_optimizer() -> None:

@@ -36,6 +36,7 @@ from pipeconform.case.by_hand import ByHand
 from pipeconform.case.case import (
     Case,
     Clip,
+    Eval,
     LossSpec,
     Model,
     Passage,
@@ -56,6 +57,7 @@ from tests.case.examples import EVERYTHING
 
 GPIPE = ScheduleClaim(name="GPipe", family="gpipe")
 STEP = Train(batch_size=4, num_microbatches=2)
+EVAL = Eval(batch_size=4, num_microbatches=2)
 PLAIN = Stage(blocks=(Linear(),))
 
 
@@ -310,24 +312,22 @@ def test_a_sequence_makes_a_third_dimension() -> None:
 
 
 def test_a_case_may_keep_what_it_was_about_but_gets_nothing_unclaimed() -> None:
-    """Taking a step that clears out of a program makes gradients accumulate."""
-    less = replace(EVERYTHING, features=EVERYTHING.features - {Feature.ACCUMULATION})
-    accumulates, clears = _case(program=(STEP, STEP)), _case(program=(STEP, Zero(), STEP))
+    less = replace(EVERYTHING, features=EVERYTHING.features - {Feature.EVAL})
+    evaluates, trains = _case(program=(STEP, EVAL)), _case(program=(STEP,))
 
-    assert _holds(accumulates, origin=clears)
-    assert _holds(accumulates, origin=accumulates, capabilities=less)
-    assert not _holds(accumulates, origin=clears, capabilities=less)
+    assert _holds(evaluates, origin=trains)
+    assert _holds(evaluates, origin=evaluates, capabilities=less)
+    assert not _holds(evaluates, origin=trains, capabilities=less)
 
 
-def test_a_case_with_a_mistake_accumulates_only_if_that_is_claimed() -> None:
-    """Its only trait is the mistake."""
-    less = replace(EVERYTHING, features=EVERYTHING.features - {Feature.ACCUMULATION})
-    wrong = structs.replace(STEP, mistake=Mistake(where="input", how="ndim"))
-    accumulates, clears = _case(program=(STEP, wrong)), _case(program=(STEP, Zero(), wrong))
+@pytest.mark.parametrize("last", [STEP, structs.replace(STEP, mistake=Mistake(where="input", how="ndim"))])
+def test_a_step_that_clears_gradients_is_not_taken_out_from_between_two_trainings(last: Train) -> None:
+    """What accumulation does wrong would show in its place."""
+    accumulates, clears = _case(program=(STEP, last)), _case(program=(STEP, Zero(), last))
+    focus = Focus.PLAIN if last == STEP else Focus.WRONG_SHAPE
 
-    assert _holds(accumulates, origin=clears, focus=Focus.WRONG_SHAPE)
-    assert not _holds(accumulates, origin=clears, focus=Focus.WRONG_SHAPE, capabilities=less)
-    assert _holds(accumulates, origin=accumulates, focus=Focus.WRONG_SHAPE, capabilities=less)
+    assert not _holds(accumulates, origin=clears, focus=focus)
+    assert _holds(accumulates, origin=accumulates, focus=focus)
 
 
 SIZES = {

@@ -7,7 +7,19 @@ from msgspec import structs
 
 from pipeconform.case.blocks import Head, Hooked, Linear, Mlp, Norm
 from pipeconform.case.by_hand import ByHand
-from pipeconform.case.case import Case, Eval, Kwarg, LossSpec, Model, Passage, Stage, Train, World, Zero
+from pipeconform.case.case import (
+    Case,
+    Eval,
+    Freeze,
+    Kwarg,
+    LossSpec,
+    Model,
+    Passage,
+    Stage,
+    Train,
+    World,
+    Zero,
+)
 from pipeconform.case.misplans import Misplan
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.perturbations import Perturbation, SlowLink
@@ -50,6 +62,19 @@ def test_special_stages_are_kept() -> None:
 
     assert small.model.stages == (PLAIN, special)
     assert small.model.kwargs == (Kwarg(stage=0),)
+
+
+def test_stages_that_are_frozen_in_a_step_are_kept() -> None:
+    program = (STEP, Zero(), Freeze(stage=2), STEP, Zero(), Freeze(stage=2, frozen=False), STEP)
+    small = _of_ranks(
+        _case(model={"stages": (PLAIN, PLAIN, Stage(blocks=(Mlp(),)), PLAIN)}, program=program), 2
+    )
+
+    assert small.model.stages == (PLAIN, Stage(blocks=(Mlp(),)))
+    assert [step for step in small.program if isinstance(step, Freeze)] == [
+        Freeze(stage=1),
+        Freeze(stage=1, frozen=False),
+    ]
 
 
 def test_passages_go_between_the_stages_that_are_left() -> None:
