@@ -26,7 +26,7 @@ from pipeconform.errors import BadAdapterError, HarnessError, UsageError
 from pipeconform.execute import implementation as implementations
 from pipeconform.execute.source import Source
 from pipeconform.ranks.answered import ask_implementation
-from pipeconform.ranks.devices import Devices, resolve
+from pipeconform.ranks.devices import Devices, require_backend, resolve
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.protocols import RankPools
@@ -123,6 +123,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
+        require_backend(devices.backend)
 
         def here(one: Environment | None) -> Pools:
             return pools_here(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,7 +20,16 @@ import msgspec
 from pipeconform.errors import PoolError, UsageError
 from pipeconform.ranks.pins import WORKSPACE
 
-__all__ = ["Devices", "Machine", "backend_for", "backends_in", "device_names", "probe", "resolve"]
+__all__ = [
+    "Devices",
+    "Machine",
+    "backend_for",
+    "backends_in",
+    "device_names",
+    "probe",
+    "require_backend",
+    "resolve",
+]
 
 _VISIBLE = {
     "cuda": "CUDA_VISIBLE_DEVICES",
@@ -41,9 +51,13 @@ _FIRST_SHARING_NCCL = (2, 30)
 _PROBE_LIMIT = 120.0  # seconds
 _PROBE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from pipeconform.ranks.probing import main; main(sys.argv[1])"
+    "from pipeconform.ranks import probing; probing.{function}(sys.argv[1])"
 )
 """With our own path: pipeconform need not be installed."""
+_USUAL = frozenset({"gloo", "nccl"})
+"""Backends that need no trial: torch has them, and whoever chooses devices has asked about NCCL."""
+_UNKNOWN = re.compile(r"Unknown (?:c10d )?backend type|have \w+ built in")
+"""What torch says of a backend that it does not know, or was built without."""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -165,19 +179,44 @@ def probe(device: str) -> Machine:
         PoolError: the process failed; its stderr is quoted.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
-            [sys.executable, "-c", _PROBE, device, json.dumps(sys.path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_LIMIT,
-            check=True,
-        )
+        done = _ask("main", device)
         return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=Machine)
     except subprocess.CalledProcessError as error:
         raise PoolError(f"cannot probe device {device!r}: {error.stderr.strip()}") from error
     except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError, IndexError) as error:
         raise PoolError(f"cannot probe device {device!r}: {error}") from error
+
+
+def require_backend(backend: str) -> None:
+    """Make a process group of one rank, in a separate process, if ``backend`` is not one of those that torch has.
+
+    Raises:
+        UsageError: torch does not know the backend, or was built without it.
+    """
+    if backends_in(backend) <= _USUAL:
+        return
+    try:
+        _ask("make_group", backend)
+    except subprocess.CalledProcessError as error:
+        unknown = next(filter(_UNKNOWN.search, reversed(error.stderr.splitlines())), None)
+        if unknown is not None:
+            raise UsageError(
+                f"--backend {backend}: torch has no such backend ({unknown.rstrip('.')}); expected gloo, nccl, or one "
+                f"that this torch was built with or that an installed package registers when torch is imported"
+            ) from None
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # what a vendor's backend needs beside a store, ranks have
+
+
+def _ask(function: str, argument: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own interpreter and our own code
+        [sys.executable, "-c", _PROBE.format(function=function), argument, json.dumps(sys.path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_LIMIT,
+        check=True,
+    )
 
 
 def resolve(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["driver_release", "main", "nccl_release"]
+__all__ = ["driver_release", "main", "make_group", "nccl_release"]
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -22,6 +22,15 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 def main(wanted: str) -> None:
     """Print what was found; the last line is the answer, since vendors' packages may print before it."""
     print(json.dumps(_found(wanted)))
+
+
+def make_group(backend: str) -> None:
+    """Make the default process group of a world of one rank, as ranks do."""
+    import torch
+    import torch.distributed as dist
+
+    store = torch._C._distributed_c10d.HashStore()
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
 def _found(wanted: str) -> dict[str, Any]:

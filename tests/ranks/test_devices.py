@@ -5,7 +5,16 @@ import dataclasses
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, backends_in, probe, resolve
+from pipeconform.ranks.devices import (
+    SHARING,
+    Devices,
+    Machine,
+    backend_for,
+    backends_in,
+    probe,
+    require_backend,
+    resolve,
+)
 from pipeconform.ranks.pins import WORKSPACE
 from tests.facts import tells
 
@@ -76,6 +85,27 @@ def test_every_kind_of_device_goes_the_way_of_cuda(kind, backend):
     assert tells(reason, "3 ranks", f"3 {kind} devices", "has 2", "--ranks-per-device")
     assert "NCCL" not in reason
     assert resolve(kind, backend=f"cpu:gloo,{kind}:theirs", machine=Machine(kind, 2, None)).backend
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,cuda:nccl"])
+def test_backends_that_torch_has_are_taken(backend):
+    require_backend(backend)
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (
+            "theirs",
+            "--backend theirs: torch has no such backend .AssertionError: Unknown backend type theirs",
+        ),
+        ("cpu:theirs,cuda:nccl", "Unknown c10d backend type THEIRS"),
+        ("mpi", "doesn't have MPI built in.*; expected gloo, nccl, or one"),
+    ],
+)
+def test_a_backend_of_which_torch_makes_no_group_is_refused_with_its_error(backend, words):
+    with pytest.raises(UsageError, match=words):
+        require_backend(backend)
 
 
 def test_the_names_in_a_backends_name_are_found():
