@@ -65,6 +65,25 @@ STEPS: tuple[Step, ...] = (
         advice="make every rank check the plan and the batch before anything is sent, and raise on all of them or none",
     ),
     Step(
+        signature="circle$",
+        advice="post what two ranks send each other and receive from each other in one batch_isend_irecv; gloo and "
+        "small NCCL messages only hide that a send waits for its receive",
+    ),
+    Step(
+        signature="circle in order",
+        advice="issue sends and receives between two ranks in the same order on both, or together in one "
+        "batch_isend_irecv: NCCL carries out those of one communicator one after the other",
+    ),
+    Step(
+        signature="no W",
+        advice="compute the weight gradients of every microbatch that had an input gradient (I) before the step ends: "
+        "drain what is left over, also where warm-up or cool-down is short",
+    ),
+    Step(
+        signature="several (F|B or I|W)",
+        advice="compute everything once per stage and microbatch, but for dry runs and recomputation",
+    ),
+    Step(
         signature="raised",
         said="has to be contiguous",
         advice="send tensor.contiguous(): gradients may come in any layout",
