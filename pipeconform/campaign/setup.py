@@ -123,7 +123,8 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
-        require_backend(devices.backend)
+        if backend != "auto":
+            require_backend(backend)
 
         def here(one: Environment | None) -> Pools:
             return pools_here(

@@ -243,16 +243,8 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"{name} ends a source: it needs program[{index}].from_source"
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
-    others = {
-        "an optimizer": case.optimizer is not None,
-        "model.split": model.split is not None,
-        "model.tied": bool(model.tied),
-        "world.replicas": world.replicas is not None,
-        "world.tensor": world.tensor is not None,
-    }
-    yield from impossible_freezes(
-        model, case.program, beside=[name for name, is_there in others.items() if is_there]
-    )
+    if any(isinstance(step, Freeze) for step in case.program):
+        yield from _contradictory_freezes(case)
     if any(run.from_source for run in case.runs) and model.input_requires_grad:
         yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
     if any(step.from_source and step.by_hand is not None for step in case.trains):
@@ -292,6 +284,21 @@ def _contradictory_updates(case: Case, optimizer: Sgd) -> Iterator[str]:
         yield "optimizer.masters cannot be combined with world.tensor"
     if optimizer.scaling is not None and not optimizer.masters:
         yield "optimizer.scaling needs optimizer.masters"
+
+
+def _contradictory_freezes(case: Case) -> Iterator[str]:
+    """What does not go together with steps that freeze stages."""
+    beside = {
+        "an optimizer": case.optimizer,
+        "model.split": case.model.split,
+        "model.tied": case.model.tied or None,
+        "world.replicas": case.world.replicas,
+        "world.tensor": case.world.tensor,
+    }
+    for part, value in beside.items():
+        if value is not None:
+            yield f"a step that freezes or unfreezes a stage cannot be combined with {part}"
+    yield from impossible_freezes(case.model, case.program)
 
 
 def encode_case(case: Case) -> bytes:

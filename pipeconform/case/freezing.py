@@ -15,12 +15,8 @@ def is_trainable(stage: Stage) -> bool:
     return not stage.frozen and any(not block.frozen for block in stage.blocks)
 
 
-def impossible_freezes(model: Model, program: Sequence[Step], *, beside: Sequence[str]) -> Iterator[str]:
-    """Yield what is impossible about the steps that freeze stages; `beside` are other parts that exclude them."""
-    if not any(isinstance(step, Freeze) for step in program):
-        return
-    for part in beside:
-        yield f"a step that freezes or unfreezes a stage cannot be combined with {part}"
+def impossible_freezes(model: Model, program: Sequence[Step]) -> Iterator[str]:
+    """Yield what is impossible about the steps that freeze stages, and about what is left to train after them."""
     trained = [is_trainable(stage) for stage in model.stages]
     for index, step in enumerate(program):
         if isinstance(step, Freeze):

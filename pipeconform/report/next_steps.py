@@ -11,6 +11,7 @@ from pipeconform.report.result import Violation
 __all__ = ["STEPS", "Step", "next_step"]
 
 _WEIGHTS: Direction = "weight gradient"
+_POSTED_TOGETHER = "post what two ranks send each other and receive from each other in one batch_isend_irecv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         signature="hang",
         said=r"waits for (?!receive)[\s\S]*a circle: ",
-        advice="post what two ranks send each other and receive from each other in one batch_isend_irecv",
+        advice=_POSTED_TOGETHER,
     ),
     Step(
         signature="hang",
@@ -66,8 +67,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         signature="circle$",
-        advice="post what two ranks send each other and receive from each other in one batch_isend_irecv; gloo and "
-        "small NCCL messages only hide that a send waits for its receive",
+        advice=f"{_POSTED_TOGETHER}; gloo and small NCCL messages only hide that a send waits for its receive",
     ),
     Step(
         signature="circle in order",

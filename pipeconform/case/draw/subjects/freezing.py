@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from pipeconform.case.case import Case, Freeze, Model, Step, Zero
-from pipeconform.case.draw.changes import changed_model, replaced, unfrozen
+from pipeconform.case.draw.changes import replaced, unfrozen
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -51,7 +51,7 @@ def _controls(case: Case) -> Iterator[tuple[str, Case]]:
     if len(which) < case.num_stages:
         yield (
             "with the same stages frozen in every step",
-            changed_model(left, stages=_frozen(left.model, which).stages),
+            structs.replace(left, model=_frozen(left.model, which)),
         )
 
 
