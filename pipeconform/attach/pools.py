@@ -197,6 +197,11 @@ class AttachedPools:
         idle_limit = max(self.idle_limit, self._controller.least_idle, pulses)
         return Pool(crew, idle_limit=idle_limit, idle_limit_after_failure=max(_IDLE_AFTER_FAILURE, pulses))
 
+    def clear(self) -> None:
+        """End every rank and the oracle, and wait until they are gone; the next task starts others."""
+        self._local.clear()
+        self._warm.clear(wait=True)
+
     def close(self) -> None:
         """End every rank and the oracle; the agents stay. Closing twice is harmless."""
         self._warm.close()

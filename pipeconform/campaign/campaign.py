@@ -12,6 +12,7 @@ from pipeconform.campaign.pairs import Point
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.store import Store
 from pipeconform.campaign.target import Asked, NotAsked, Target
+from pipeconform.campaign.variants import Runners
 from pipeconform.case.any_case import AnyCase
 from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.execute.source import Source
@@ -71,6 +72,16 @@ class Campaign:
         if variant not in self.runners:
             raise UnknownNameError("environment variant", variant, self.runners)
         return self.runners[variant]
+
+    @property
+    def started(self) -> Mapping[str, Runner[Any, Any]]:
+        """The runners that have been used, by environment variant."""
+        return self.runners.started if isinstance(self.runners, Runners) else self.runners
+
+    def discard_processes(self) -> None:
+        """End the processes of all runners; their next tasks start others."""
+        for runner in self.started.values():
+            runner.pools.clear()
 
     def variants_of(self, requirement: str) -> tuple[str, ...]:
         """The environment variants under which a requirement is judged."""

@@ -7,15 +7,12 @@ import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
 import msgspec
 
 from pipeconform.campaign.campaign import Campaign
-from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.target import NotAsked
 from pipeconform.campaign.told import Told, Weight, group_of
-from pipeconform.campaign.variants import Runners
 from pipeconform.report.result import Environment, Implementation
 from pipeconform.spec.catalogue import requirements_of
 
@@ -71,9 +68,7 @@ def implementation_of(campaign: Campaign) -> Implementation:
 
 def environment_of(campaign: Campaign) -> Environment:
     """The machine, the versions, and the settings that the rank processes report."""
-    runners = campaign.runners
-    started: Mapping[str, Runner[Any, Any]] = runners.started if isinstance(runners, Runners) else runners
-    pools = {name: runner.pools for name, runner in started.items()}
+    pools = {name: runner.pools for name, runner in campaign.started.items()}
     variables: dict[str, dict[str, str | None]] = {}
     for name, one in pools.items():
         effective: Mapping[str, str | None] = one.environment.effective()

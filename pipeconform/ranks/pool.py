@@ -159,8 +159,10 @@ class Pool:
         self._crew.discard()
         self._crew.form()
 
-    def close(self) -> None:
-        """End the rank processes; closing twice is harmless."""
+    def close(self, *, wait: bool = False) -> None:
+        """End the rank processes; with `wait`, return when they are gone. Closing twice is harmless."""
+        if wait and self._end.alive:
+            self._crew.discard(wait=True)
         self._end()
 
     def _require_open(self) -> None:

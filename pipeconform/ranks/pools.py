@@ -66,13 +66,13 @@ class WarmPools:
             self._spare = make()
         return self._spare
 
-    def clear(self) -> None:
-        """Close every pool; later requests make others."""
+    def clear(self, *, wait: bool = False) -> None:
+        """Close every pool; later requests make others. With `wait`, their processes are gone when this returns."""
         if self._spare is not None:
-            self._spare.close()
+            self._spare.close(wait=wait)
             self._spare = None
         while self._pools:
-            self._pools.popitem()[1].close()
+            self._pools.popitem()[1].close(wait=wait)
 
     def close(self) -> None:
         """Close every pool and make no more; closing twice is harmless."""
@@ -178,6 +178,10 @@ class Pools:
     def sizes(self) -> tuple[int, ...]:
         """The world sizes alive, least recently used first."""
         return tuple(len(key) for key in self._warm.keys if isinstance(key, tuple))
+
+    def clear(self) -> None:
+        """End every rank and the oracle, and wait until they are gone; the next task starts others."""
+        self._warm.clear(wait=True)
 
     def close(self) -> None:
         """End every process; closing twice is harmless."""

@@ -216,3 +216,6 @@ class RankPools(Protocol):
 
     def of_size(self, world_size: int) -> CasePool:
         """The pool of `world_size` ranks; do not keep it over requests for other sizes."""
+
+    def clear(self) -> None:
+        """End every process, and wait until they are gone; the next task starts others."""

@@ -82,7 +82,8 @@ class Judging:
     def judge(self, requirement: str, schedule: str, variant: str) -> Cell:
         """Judge one cell, unless it was judged before the run was resumed.
 
-        A failure of the harness gives the cell the status error.
+        A cell at which the harness fails is judged once more, with new processes; if it fails again, the cell has the
+        status error.
 
         Raises:
             TooFewAgentsError: there are too few agents left to execute cases.
@@ -96,7 +97,7 @@ class Judging:
 
     def _judged(self, requirement: str, schedule: str, variant: str) -> Cell:
         try:
-            cell = judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
+            cell = self._persistently(requirement, schedule, variant)
         except TooFewAgentsError:
             raise
         except (HarnessError, ContractError) as error:
@@ -108,6 +109,23 @@ class Judging:
         if cell.executions:
             self._without_ranks = 0
         return cell
+
+    def _persistently(self, requirement: str, schedule: str, variant: str) -> Cell:
+        """Judge one cell; if the harness fails, once more with new processes.
+
+        A process that was killed, or a device's service that one process has broken for all others (NVIDIA's
+        Multi-Process Service takes no clients until those that it has are gone), says nothing about the cell.
+        """
+        row = any_requirement(requirement)
+        try:
+            return judge_cell(self._campaign, row, schedule, variant)
+        except TooFewAgentsError:
+            raise
+        except HarnessError:
+            if self._without_ranks:
+                raise  # the cell before it was tried with new processes, too
+            self._campaign.discard_processes()
+            return judge_cell(self._campaign, row, schedule, variant)
 
     def _count_ranks(self, error: HarnessError | ContractError) -> None:
         self._without_ranks = self._without_ranks + 1 if isinstance(error, PoolError) else 0
