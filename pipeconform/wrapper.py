@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pipeconform.claims import Claimable, require_line, require_variant_names
+from pipeconform.judged_on import JudgedOn, judged_on
 from pipeconform.sharding import Sharding, ShardingClaims
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Compression",
     "FloatName",
+    "JudgedOn",
     "WrapOptions",
     "Wrapper",
     "WrapperAdapter",
     "WrapperClaims",
     "WrapperDescription",
     "WrapperFeature",
+    "judged_on",
 ]
 
 Compression = Literal["none", "float16", "bfloat16"]

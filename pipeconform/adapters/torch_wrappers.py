@@ -44,6 +44,7 @@ from pipeconform.wrapper import (
     WrapperClaims,
     WrapperDescription,
     WrapperFeature,
+    judged_on,
 )
 
 __all__ = ["TorchDdp", "TorchFsdp", "TorchFullyShard"]
@@ -172,6 +173,8 @@ class TorchDdp:
             _F.MIXED_PRECISION: "RuntimeError: cpu backend doesn't support events",
             _F.STEP_IN_BACKWARD: "RuntimeError: Cannot access accelerator device when none is available",
         }
+        if judged_on().backend == "nccl":
+            elsewhere[_F.SPARSE] = "RuntimeError: NCCL does not support all_reduce with sparse tensors"
         features = frozenset(_F) - {
             *elsewhere,
             _F.BUFFER_DTYPE,

@@ -118,9 +118,11 @@ def optimizer_of(
     trainable = [p for p in dict.fromkeys(parameters) if p.requires_grad]  # a shared parameter steps once
     if spec is None or not trainable:
         return None
+    # on GPUs all are by default updated in one operation, which cannot take DTensors beside other tensors
+    foreach = None if len({type(p.data) for p in trainable}) == 1 else False
     if isinstance(spec, SgdStep):
-        return torch.optim.SGD(trainable, lr=spec.lr, momentum=spec.momentum)
-    return torch.optim.Adam(trainable, lr=spec.lr)
+        return torch.optim.SGD(trainable, lr=spec.lr, momentum=spec.momentum, foreach=foreach)
+    return torch.optim.Adam(trainable, lr=spec.lr, foreach=foreach)
 
 
 def _cut_like(value: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

@@ -22,12 +22,10 @@ def placed(module: nn.Module, device: torch.device | str) -> nn.Module:
     import torch
 
     place = torch.empty(0, device=device)
-    moving = [
-        one
-        for one in chain(module.parameters(), module.buffers())
-        if not one.is_meta and one.device != place.device
-    ]
-    if all(torch._has_compatible_shallow_copy_type(one, place) for one in moving):
+    tensors = list(chain(module.parameters(), module.buffers()))
+    moving = [one for one in tensors if not one.is_meta and one.device != place.device]
+    has_meta = any(one.is_meta for one in tensors)  # which Module.to cannot move
+    if not has_meta and all(torch._has_compatible_shallow_copy_type(one, place) for one in moving):
         return module.to(device) if moving else module
     there = {one: _copied(one, place.device) for one in moving}
     for part in module.modules():

@@ -44,6 +44,7 @@ def failed_by(error: Exception, *, step: int | None) -> Failed:
         causes=tuple((cause.type, cause.message) for cause in raised.causes),
         step=step,
         frames=raised.frames,
+        bases=raised.bases,
         earlier=_was_raised_earlier(error),
     )
 

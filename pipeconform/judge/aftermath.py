@@ -215,7 +215,7 @@ def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str
         return
     for rank, failed in mine.items():
         said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
-        if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
+        if not failed.is_one_of(promised):
             yield finding(
                 f"raised {failed.type}", f"{said}; promised: {names}{raised_by(rank, failed)}", rank
             )

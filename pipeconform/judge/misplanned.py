@@ -90,7 +90,7 @@ def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> 
             yield finding("not on every rank", f"rank {others} raised, rank {rank} did not", rank)
             return
         said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
-        if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
+        if not failed.is_one_of(promised):
             yield finding(f"raised {failed.type}", said, rank, below=raised_by(rank, failed))
             return
         for kind, text in _lacking(aftermath, misplan, failed):

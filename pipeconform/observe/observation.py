@@ -5,7 +5,7 @@ Both cross from their processes as MessagePack; values are `Array`s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from pipeconform.observe.array import Array
 from pipeconform.observe.traffic.records import Traffic
 from pipeconform.ranks.frames import Frame
+from pipeconform.ranks.verdict import one_of
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -325,6 +326,12 @@ class Failed(_Data, frozen=True, kw_only=True):
     """From the first call outside the harness to the line that raised the root cause."""
     earlier: bool = False
     """Whether it, or one of its causes, was raised in an earlier case of the same process: the engine kept it."""
+    bases: tuple[str, ...] = ()
+    """The names of its base classes, as in `Raised`."""
+
+    def is_one_of(self, names: Iterable[str]) -> bool:
+        """Whether it is an exception of one of these types; see `pipeconform.ranks.verdict.one_of`."""
+        return one_of(self.type, *self.bases, names=names)
 
     @property
     def text(self) -> str:

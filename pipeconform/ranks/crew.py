@@ -31,6 +31,7 @@ __all__ = ["Crew"]
 # Longer than any task may last, so that a rank is judged by the pool and not by a timeout inside torch.
 _GROUP_TIMEOUT = 24 * 3600.0  # seconds
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
+_PAUSES = (1.0, 3.0, 6.0)  # seconds between attempts to set ranks up on a device that has served ranks before
 _GONE_LIMIT = 5.0  # seconds to wait for a killed process (a driver may hold it)
 
 
@@ -232,10 +233,27 @@ class Crew:
     def wait_until_formed(self) -> None:
         """Wait until every rank is set up.
 
+        Where a device has served ranks before, they are tried again after a pause: once a rank has been killed,
+        NVIDIA's Multi-Process Service refuses others until it has started anew.
+
         Raises:
             PoolError: a process could not be forked, ended, failed or took too long; its output is quoted.
             VariantError: a rank does not see the environment's variables as they should be.
         """
+        served = self.server.served_devices.issuperset(self._devices)
+        for pause in _PAUSES if served else ():
+            try:
+                self._wait_until_formed()
+            except PoolError:
+                self.discard(wait=True)
+                time.sleep(pause)
+                self.form()
+            else:
+                return
+        self._wait_until_formed()
+        self.server.served_devices.update(device for device in self._devices if device != "cpu")
+
+    def _wait_until_formed(self) -> None:
         # a rank can be ready before the server has reported its pid
         if len(self._ready) == self.size and self.group.pids is not None:
             return

@@ -109,6 +109,8 @@ class ForkServer:
     ) -> None:
         _require_working_folder()
         self.environment = Environment() if environment is None else environment
+        self.served_devices: set[str] = set()
+        """Devices, other than the CPU, on which ranks have been set up."""
         self._selector = selectors.DefaultSelector()
         self._groups: dict[int, Group] = {}
         self._requested = _Requested(controller=os.getpid())

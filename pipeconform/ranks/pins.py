@@ -6,6 +6,8 @@ variables that a rank sees, and stand in the result.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +38,11 @@ def pin(device_type: str) -> dict[str, str]:
     import torch
 
     # only a warning: an implementation may use what has no deterministic kernel, and is judged by LIF-5
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if "torch._inductor" in sys.modules:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    else:  # the same without importing the compiler, which takes each new process seconds and few use
+        os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
+        torch.set_deterministic_debug_mode("warn")
     found = {"torch.use_deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled())}
     for name, value in _SETTINGS.items():
         *path, last = name.split(".")

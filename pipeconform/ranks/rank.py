@@ -163,6 +163,7 @@ def raised_from(error: BaseException) -> Raised:
         traceback=_clip(text),
         causes=_causes(error),
         frames=places,
+        bases=tuple(map(_name_of, type(error).__mro__[1:-2])),
     )
 
 
@@ -192,7 +193,10 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _name(error: BaseException) -> str:
-    kind = type(error)
+    return _name_of(type(error))
+
+
+def _name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -16,7 +16,7 @@ from pipeconform.ranks.frames import Frame, raised_at, ranks_in_words
 from pipeconform.ranks.output_tail import crashed_in, last_line
 from pipeconform.ranks.waiting import Place, circle_of, waiting_of
 
-__all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector"]
+__all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector", "one_of"]
 
 _LINE_LIMIT = 160  # characters of free text in one line of describe()
 
@@ -31,6 +31,18 @@ _ECHO = re.compile(
 _IN_VAIN = re.compile(r"timed? ?out|communicator was aborted|failed to (send|recv)", re.IGNORECASE)
 
 _OF_RANK = re.compile(r"\brank (\d+)\b", re.IGNORECASE)
+
+
+def one_of(kind: str, *bases: str, names: Iterable[str]) -> bool:
+    """Whether an exception of type `kind` is one of the types called `names`; modules are not compared.
+
+    Exceptions of derived types are, as ``except`` would have it.
+    """
+    return not {_bare(one) for one in (kind, *bases)}.isdisjoint(map(_bare, names))
+
+
+def _bare(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -59,6 +71,8 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     """From the first call outside the harness to the line that raised the root cause."""
     output: str = ""
     """The rank's last output."""
+    bases: tuple[str, ...] = ()
+    """The names of its base classes, nearest first, without those that every exception has."""
 
     @property
     def is_echo(self) -> bool:

@@ -20,23 +20,34 @@ __all__ = ["Doubt"]
 class Doubt:
     """Reads values and, under running error analysis, their bounds; without it, there are no bounds."""
 
-    def __init__(self, analysis: RunningError | None = None) -> None:
+    def __init__(self, analysis: RunningError | None = None, *, device_type: str = "cpu") -> None:
         self.analysis = analysis
+        self._rounds_once = device_type == "cpu"
 
     @classmethod
-    def of(cls, case: WrapperCase) -> Doubt:
-        """An analysis for a case; of a module with a very large parameter, without samples, which need memory."""
+    def of(cls, case: WrapperCase, *, device_type: str = "cpu") -> Doubt:
+        """An analysis for a case whose ranks compute on such a device.
+
+        Of a module with a very large parameter, it has no samples, which need memory.
+        """
         from pipeconform.bounds.running_error import RunningError  # most questions do not need it
 
-        return cls(RunningError(samples=0) if case.module == "single" else RunningError())
+        analysis = RunningError(samples=0) if case.module == "single" else RunningError()
+        return cls(analysis, device_type=device_type)
 
     def aside(self) -> AbstractContextManager[object]:
         """A region in which values are made or read that are part of no evaluation: they count as exact."""
         return nullcontext() if self.analysis is None else self.analysis.aside()
 
     def module(self) -> AbstractContextManager[object]:
-        """A region in which modules compute, by kernels that round 16-bit results once."""
-        return nullcontext() if self.analysis is None else self.analysis.rounding_once()
+        """A region in which modules compute; the CPU's kernels round 16-bit results once.
+
+        Others may not: torch's backward of ``tanh`` on CUDA rounds after each of its three operations
+        (``tanh_backward_kernel_cuda`` in aten/src/ATen/native/cuda/BinaryMiscBackwardOpsKernels.cu).
+        """
+        if self.analysis is None or not self._rounds_once:
+            return nullcontext()
+        return self.analysis.rounding_once()
 
     def array(self, tensor: Tensor) -> Array:
         """A tensor as plain data."""

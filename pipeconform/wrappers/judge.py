@@ -145,7 +145,7 @@ def _badly_refused(
         yield Finding(kind="only an echo", message=f"{told}\nexpected: an error of its own", rank=rank)
     elif not re.search(where, failed.where):
         yield Finding(kind="refused late", message=f"{told}\nexpected: in {where}", rank=rank)
-    elif types and failed.type not in types:
+    elif types and not failed.is_one_of(types):
         text = f"{told}\nexpected: one of {', '.join(types)}"
         yield Finding(kind="refused with another error", message=text, rank=rank)
     else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.ranks.verdict import Raised
+from pipeconform.ranks.verdict import Raised, one_of
 
 __all__ = ["Expected", "Failure", "Gradients", "PassExpected", "PassShown", "Question", "Shown", "StepShown"]
 
@@ -47,6 +49,10 @@ class Failure(_Data, frozen=True, kw_only=True):
     message: str
     raised: Raised | None = None
     """The exception with its causes and frames."""
+
+    def is_one_of(self, names: Iterable[str]) -> bool:
+        """Whether it is an exception of one of these types; see `pipeconform.ranks.verdict.one_of`."""
+        return one_of(self.type, *(self.raised.bases if self.raised else ()), names=names)
 
 
 class Shown(_Data, frozen=True, kw_only=True):

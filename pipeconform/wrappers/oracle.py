@@ -30,9 +30,9 @@ _Sums = dict[str, Tensor | None]
 _BETAS = (0.9, 0.999)  # Adam's defaults in torch
 
 
-def expected_of(question: Question) -> Expected:
-    """The answer to a question."""
-    doubt = Doubt.of(question.case) if question.bounded else Doubt()
+def expected_of(question: Question, *, device_type: str = "cpu") -> Expected:
+    """The answer to a question about ranks on such a device; it is computed on the CPU."""
+    doubt = Doubt.of(question.case, device_type=device_type) if question.bounded else Doubt()
     with agent_for(question.case), doubt.analysis or nullcontext():
         return _expected(question, doubt)
 

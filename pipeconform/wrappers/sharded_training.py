@@ -29,10 +29,14 @@ _LATE: dict[str, tuple[Collective, ...]] = {
 
 
 def optimizer_of(case: WrapperCase, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The optimizer that a case asks for."""
+    """The optimizer that a case asks for.
+
+    It updates tensor by tensor: on GPUs torch would by default update all in one operation, which takes no parameters
+    of which some are distributed tensors and others are not.
+    """
     if case.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=LR, eps=EPS)
-    return torch.optim.SGD(parameters, lr=LR)
+        return torch.optim.Adam(parameters, lr=LR, eps=EPS, foreach=False)
+    return torch.optim.SGD(parameters, lr=LR, foreach=False)
 
 
 @contextmanager

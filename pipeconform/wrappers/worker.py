@@ -38,4 +38,5 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 
 def answer(context: RankContext, payload: bytes) -> bytes:
     """Answer a `Question` with `Expected`, both as MessagePack."""
-    return msgspec.msgpack.encode(expected_of(msgspec.msgpack.decode(payload, type=Question)))
+    question = msgspec.msgpack.decode(payload, type=Question)
+    return msgspec.msgpack.encode(expected_of(question, device_type=context.device.partition(":")[0]))

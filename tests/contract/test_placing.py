@@ -53,6 +53,19 @@ def test_where_tensors_can_take_a_place_parameters_are_the_same_objects(module, 
     assert moved == ["meta"]
 
 
+def test_a_module_with_a_part_on_meta_is_not_moved_as_a_whole(module, monkeypatch):
+    """On CUDA ``Module.to`` raises there: what is on "meta" has no data to be copied."""
+    module.append(nn.Linear(3, 3, device="meta"))
+    away = module[3].weight
+    monkeypatch.setattr(torch, "_has_compatible_shallow_copy_type", lambda one, other: True)
+    monkeypatch.setattr(nn.Module, "to", lambda self, device: pytest.fail("moved as a whole"))
+    placed(module, "meta")
+
+    assert {tensor.device.type for tensor in (*module.parameters(), *module.buffers())} == {"meta"}
+    assert module[2].weight is module[0].weight
+    assert module[3].weight is away
+
+
 @pytest.mark.parametrize("kind", ["plain", "shared", "conv"])
 def test_modules_of_wrapper_cases_have_as_many_parameters_as_before(kind):
     module = build(WrapperCase(module=kind), rank=0)

@@ -199,6 +199,17 @@ def test_the_promised_error_with_all_it_must_name_is_right_whatever_others_say()
     assert _promised(failed={0: CLEAR, 1: ELSEWHERE}) == []
 
 
+def test_an_error_derived_from_the_promised_one_is_the_promised_one():
+    derived = structs.replace(
+        CLEAR, type="engine.ShapeError", bases=("engine.Error", "ValueError", "Exception")
+    )
+    assert _promised(failed={0: derived}) == []
+    other = structs.replace(derived, bases=("engine.Error", "Exception"))
+    assert [kind for _, kind, *_ in _promised(failed={0: other})] == [
+        "output_shape: raised engine.ShapeError"
+    ]
+
+
 def test_a_promised_error_that_does_not_name_the_stage_is_told_with_its_rank():
     wordless = structs.replace(CLEAR, message="output [2, 4], expected [2, 3]")
 

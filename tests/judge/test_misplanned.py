@@ -56,8 +56,8 @@ def _judged(
     )
 
 
-def _said(text, *, type="ValueError", step=None):
-    return Failed(type=type, message=text, step=step)
+def _said(text, *, type="ValueError", step=None, bases=()):
+    return Failed(type=type, message=text, step=step, bases=bases)
 
 
 REMAINDER = _said("3 stages are not a multiple of 2 ranks")
@@ -65,6 +65,8 @@ REMAINDER = _said("3 stages are not a multiple of 2 ranks")
 
 def test_the_promised_error_on_every_rank_is_what_is_wanted():
     assert _judged(Misplan(how="remainder"), REMAINDER, REMAINDER) == []
+    derived = _said("3 stages are not a multiple of 2 ranks", type="engine.Bad", bases=("ValueError",))
+    assert _judged(Misplan(how="remainder"), REMAINDER, derived) == []
 
 
 @pytest.mark.parametrize(

@@ -35,3 +35,22 @@ def test_what_is_pinned_is_reported_as_it_is_afterwards() -> None:
     assert found["torch.backends.cudnn.allow_tf32"] == "False"
     assert found["torch.use_deterministic_algorithms"] == "True"
     assert len(found) >= 7
+
+
+def test_pinning_imports_no_compiler_and_one_that_is_imported_later_is_deterministic_too() -> None:
+    def body() -> tuple[bool, bool, bool]:
+        import sys
+
+        import torch
+
+        pin("cuda")
+        imported = "torch._inductor" in sys.modules
+        import torch._inductor.config as compiler
+
+        later = compiler.deterministic
+        torch.use_deterministic_algorithms(False)
+        pin("cuda")  # now that the compiler is there
+        return imported, later, compiler.deterministic
+
+    environment = {"PINNED_HERE": "2"}
+    assert run_on_ranks(body, ranks=1, environment=environment).values[0] == (False, True, True)

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from pipeconform.ranks import Died, Raised, Returned, Stuck, Verdict, VerdictVector
-from pipeconform.ranks.verdict import Cause
+from pipeconform.ranks.rank import raised_from
+from pipeconform.ranks.verdict import Cause, one_of
 
 STACK = """Thread 0x1 (most recent call first):
   File "/a/other.py", line 1 in loop
@@ -211,3 +212,15 @@ def test_a_verdict_survives_json(verdict):
 def test_a_vector_counts_and_indexes_its_ranks():
     vector = VerdictVector((Returned(1), Returned(2)))
     assert (len(vector), vector[1], list(vector)) == (2, Returned(2), [Returned(1), Returned(2)])
+
+
+def test_an_exception_is_one_of_the_types_that_it_is_derived_from():
+    class ShapeError(NotImplementedError):
+        pass
+
+    raised = raised_from(ShapeError("bad"))
+    assert raised.bases == ("NotImplementedError", "RuntimeError", "Exception")
+    assert one_of(raised.type, *raised.bases, names=["errors.RuntimeError"])
+    assert one_of(raised.type, *raised.bases, names=["ValueError", "ShapeError"])
+    assert not one_of(raised.type, *raised.bases, names=["ValueError", "TypeError"])
+    assert raised_from(SystemExit(1)).bases == ()

@@ -115,3 +115,12 @@ def test_claims_and_documentation_say_what_was_found(found):
     assert elsewhere[WrapperFeature.STEP_IN_BACKWARD] == TABLE[optimizer_in_backward]
     for text in TABLE.values():
         assert text in page
+
+
+def test_what_a_backend_cannot_do_is_not_claimed_with_it(monkeypatch):
+    assert WrapperFeature.SPARSE in TorchDdp().describe().claims.features
+    monkeypatch.setenv("PIPECONFORM_DEVICE", "cuda")
+    monkeypatch.setenv("PIPECONFORM_BACKEND", "nccl")
+    claims = TorchDdp().describe().claims
+    assert WrapperFeature.SPARSE not in claims.features
+    assert "NCCL" in claims.elsewhere[WrapperFeature.SPARSE]

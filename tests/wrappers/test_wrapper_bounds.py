@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -94,6 +95,36 @@ def test_a_gradient_may_be_as_far_away_as_another_order_and_no_number_further(in
     assert judged(THREE, ranks, gauge=gauge) == found
     if not found:
         assert 0.5 < gauge.worst <= 1
+
+
+@pytest.mark.parametrize(("device_type", "found"), [("cuda", []), ("cpu", ["gradient differs"])])
+def test_kernels_of_other_devices_may_round_sixteen_bits_after_every_operation(
+    device_type, found, monkeypatch
+):
+    """What two ranks on an H200 showed: torch's backward of tanh rounds three times there, and once on the CPU."""
+    options = WrapOptions(param_dtype="bfloat16", reduce_dtype="float32", broadcast_buffers=False)
+    case = WrapperCase(module="mixed", options=options)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "tanh", _Tanh.apply)
+        ranks = shown(case)
+    assert ranks[0].steps[0].passes[0].gradients["enter.weight"].tensor()[0, 0] == 0.07224273681640625
+
+    ask = functools.partial(expected_of, device_type=device_type)
+    evidence = evidence_of(case, ranks, claims=WrapperClaims(), ask=ask)
+    assert sorted({finding.kind for finding in is_right(evidence)}) == found
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return gradient * (1 - y * y)
 
 
 @pytest.mark.parametrize(("outside", "found"), [(False, ["replicas apart"]), (True, ["state differs"])])
