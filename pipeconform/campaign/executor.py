@@ -13,6 +13,8 @@ from pipeconform.adapter import Capabilities, Description
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.known_answers import KnownAnswers
 from pipeconform.campaign.options import TIME_LIMIT
+from pipeconform.campaign.pace import Pace
+from pipeconform.case.blocks import Compiled
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.execute.described import encoded
@@ -66,6 +68,7 @@ class Executor:
     known_answers: KnownAnswers = field(default_factory=KnownAnswers, repr=False, compare=False)
     mistaken: set[int] = field(default_factory=set, repr=False, compare=False)
     """The world sizes whose processes have lived through a mistake."""
+    pace: Pace = field(default_factory=Pace, repr=False, compare=False)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -144,13 +147,16 @@ class Executor:
         if case.is_mistaken:
             self.mistaken.add(size)
 
+        limit = self.pace.limit(self.time_limit, schedule=case.schedule, compiles=case.has(Compiled))
+
         def run() -> tuple[VerdictVector, VerdictVector]:
             returned = pool.run(
                 RANK_TASK,
                 msgspec.msgpack.encode(job),
-                time_limit=self.time_limit,
+                time_limit=limit,
                 failure_expected=case.is_mistaken,
             )
+            self.pace.note(returned, schedule=case.schedule, time_limit=limit)
             return returned, read_answers(returned, Observation)
 
         returned, vector = run()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.options import TIME_LIMIT
+from pipeconform.campaign.pace import Pace
 from pipeconform.campaign.runner import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
@@ -45,6 +46,7 @@ class WrapperRunner:
     time_limit: float = TIME_LIMIT
     coverage: str = ""
     """As in `Executor`."""
+    pace: Pace = field(default_factory=Pace, repr=False, compare=False)
     kind: Kind = "wrapper"
     promises: bool = False
     executions: type[VerdictVector] = VerdictVector
@@ -84,7 +86,9 @@ class WrapperRunner:
         job = Job(
             implementation=self.implementation, case=case, checkpoint=checkpoint, coverage=self.coverage
         )
-        returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
+        limit = self.pace.limit(self.time_limit, schedule="", compiles=case.compiled)
+        returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=limit)
+        self.pace.note(returned, schedule="", time_limit=limit)
         vector = read_answers(returned, Shown)
         if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):
             pool.restart()  # messages that a failed step left in transit would reach the next case

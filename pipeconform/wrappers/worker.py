@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import msgspec
+import torch
 
 from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.implementation import load
@@ -39,4 +40,4 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 def answer(context: RankContext, payload: bytes) -> bytes:
     """Answer a `Question` with `Expected`, both as MessagePack."""
     question = msgspec.msgpack.decode(payload, type=Question)
-    return msgspec.msgpack.encode(expected_of(question, device_type=context.device.partition(":")[0]))
+    return msgspec.msgpack.encode(expected_of(question, device_type=torch.device(context.device).type))

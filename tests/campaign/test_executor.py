@@ -12,13 +12,13 @@ from pipeconform.adapter import Description
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import ORACLE_TASK, Executor
-from pipeconform.case.blocks import Dropout, Linear
+from pipeconform.case.blocks import Compiled, Dropout, Linear
 from pipeconform.case.case import Case, World
 from pipeconform.case.mistakes import Mistake
 from pipeconform.errors import HarnessError, PoolError
 from pipeconform.observe.observation import Failed
 from pipeconform.oracle.full_model import Question
-from pipeconform.ranks.verdict import Died, Raised, Returned
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck
 from tests.campaign.answering import Answering
 from tests.case.examples import EVERYTHING, small_case
 from tests.judge.honest import honest, masks_for, of_blocks
@@ -112,6 +112,20 @@ def test_ranks_and_oracle_are_asked_for_one_case_and_their_answers_stand_side_by
     assert execution.failed == {}
     assert execution.outcome() is None
     assert execution.seconds > 0
+
+
+def test_after_one_that_used_up_its_time_cases_get_as_long_as_others_take():
+    hanging = structs.replace(CASE, seed=8)
+    compiled = structs.replace(of_blocks(Compiled(), program=CASE.program), schedule=CASE.schedule)
+    hung = Stuck(seconds=60.0, why="time limit of 60 s")
+    pools = Answering(lambda job: (hung, hung) if job.case == hanging else honest(job.case).shown)
+    executor = executor_of(pools)
+    limits = []
+    for case in (hanging, CASE, hanging, compiled, _under("V", CASE)):
+        executor.execute(case)
+        limits.append(pools.limits[-1])
+
+    assert limits == [60.0, 60.0, 10.0, 60.0, 60.0]
 
 
 def test_a_question_that_was_answered_is_not_asked_again_and_another_is():
