@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _backward_metadata_inferen
   len(fwd_outputs) == 1); lists become tuples in _forward_metadata_inference, line 1949.
 Why: outputs are made a tuple for shape inference, and what the module returned is not kept, as forward_one_chunk does
   (line 935).
-Requirement: none.
+Requirement: FWD-11.
 Schedules: all, unless the last stage has input_args and output_args, as all others must have, too.
 Possible fix: keep the module's own output beside the tuple, and give that to the loss function.
 """

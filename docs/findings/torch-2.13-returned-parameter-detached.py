@@ -10,7 +10,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, backward_one_chunk, line 1
 Why: after the backward of a microbatch everything that the last stage returned is detached in place, to free
   memory, unless it is a view. detach_() of a parameter sets its requires_grad to False. With a split backward this
   happens after the input part, before the weight part.
-Requirement: none.
+Requirement: FWD-23.
 Schedules: GPipe, 1F1B, Interleaved1F1B, LoopedBFS (wrong gradients); InterleavedZeroBubble, ZBVZeroBubble,
   DualPipeV (an error); two stages or more.
 Possible fix: detach only what has a grad_fn, and after the weight part.

@@ -27,7 +27,7 @@ PassageKind = Literal[
     "stream", "scalar", "flat", "single", "deep", "empty", "float8", "summed", "turned", "bypass", "learned"
 ]
 FloatType = Literal["float64", "float32", "bfloat16", "float16"]
-MergedKind = Literal["turned", "whole", "total"]
+MergedKind = Literal["turned", "whole", "parameter", "total"]
 KwargKind = Literal[
     "tensor",
     "number",

@@ -297,6 +297,7 @@ _MERGED = {
     "batch": "as usual",
     "turned": "in dimension 1",
     "whole": "by showing once what is the same in every microbatch",
+    "parameter": "in dimension 0",
     "total": "by the user's function",
 }
 

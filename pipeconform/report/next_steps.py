@@ -89,6 +89,11 @@ STEPS: tuple[Step, ...] = (
         advice="send tensor.contiguous(): gradients may come in any layout",
     ),
     Step(
+        signature="raised",
+        said="the last stage returns .*; the loss function is given",
+        advice="call the loss function with what the last stage returned, and in a dry run with the same structure",
+    ),
+    Step(
         signature="refused: ",
         advice="claim less, or support it: the claims are in describe(), and build() refused what they cover",
     ),
@@ -119,6 +124,12 @@ STEPS: tuple[Step, ...] = (
     Step(
         signature="gradient of earlier steps lost",
         advice="add to .grad; to clear it is for the caller, with zero_grad",
+    ),
+    Step(
+        signature="gradient (missing|value)",
+        said="the gradient of returned in stage",
+        advice="what the last stage returns may be a parameter of its own: do not detach it in place, and free only "
+        "what a node made",
     ),
     Step(
         signature=r"(gradient|output|input gradient|boundary) value",

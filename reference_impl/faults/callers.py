@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeconform.adapter import (
     Along,
@@ -122,6 +123,40 @@ class ShownPerMicrobatch(_Merging):
 
     def other(self, rule: MergeRule) -> MergeRule | None:
         return None if isinstance(rule, Whole) else rule
+
+
+class _FurtherOutputs(Stage):
+    """Keeps what the last stage returns beside its main output."""
+
+    further: tuple[Any, ...] = ()
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        self.further = tuple(output[1:]) if isinstance(output, tuple) and not boundary else ()
+        return output
+
+
+@breaks("FWD-23")
+class ReturnedParameterDetached(_FurtherOutputs):
+    """What the last stage returns is detached in place after the loss, a parameter of its own among it."""
+
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        super().end_in(microbatch, loss)
+        for value in self.further:
+            value.detach_()
+
+
+@breaks("FWD-23", status="error", tells="has no node")
+class ReturnedParameterWithoutNode(_FurtherOutputs):
+    """The backward looks up the node that made each output; a parameter that is returned has none."""
+
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        for number, value in enumerate(self.further, start=1):
+            if value.requires_grad and value.grad_fn is None:
+                raise KeyError(f"output {number} has no node")
+        super().end_in(microbatch, loss)
 
 
 @breaks("FWD-23")

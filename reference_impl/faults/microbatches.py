@@ -105,5 +105,20 @@ class OneTupleUnwrapped(ReferencePipeline):
         return replace(result, output=output[0]) if isinstance(output, tuple) and len(output) == 1 else result
 
 
+@breaks("FWD-11", status="error", tells="the loss function is given a Tensor")
+class LossTriedOnTensor(ReferencePipeline):
+    """Before each microbatch's loss, the loss function is tried on the tensor that a 1-tuple holds."""
+
+    def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
+        function = super().make_loss(batch)
+
+        def tried(output: Any, target: Any) -> Tensor:
+            if isinstance(output, tuple) and len(output) == 1:
+                function(output[0].detach(), target)
+            return function(output, target)
+
+        return tried
+
+
 def _uneven(parts: Any) -> bool:
     return len({part.shape for part in parts}) > 1

@@ -41,6 +41,9 @@ EXAMPLES = {
     ("no W", ""): "drain what is left over",
     ("several B or I", ""): "once per stage and microbatch",
     ("raised RuntimeError: no", "rank 0 raised: input tensor has to be contiguous"): "tensor.contiguous()",
+    ("raised TypeError: the", "the last stage returns a dict; the loss function is given a Tensor"): (
+        "with what the last stage returned"
+    ),
     ("refused: p too large", ""): "claim less",
     ("refused on some ranks only", ""): "size of the batch on every rank",
     ("scale", "3 times the reference's (m = 3, mean-reduced loss)"): "divide by m once",
@@ -48,6 +51,7 @@ EXAMPLES = {
     ("gradient value", "it is 0.5 times the reference's"): "Capabilities.scale",
     ("gradient of earlier steps divided by m", ""): "before it is added to .grad",
     ("gradient of earlier steps lost", ""): "add to .grad",
+    ("gradient missing", "the gradient of returned in stage 1"): "do not detach it in place",
     ("output value", "it is microbatch 2's"): "a buffer for each microbatch in flight",
     ("gradient value", "differs"): "what the stage keeps for its backward",
     ("gradient missing", ""): "run the backward of every stage",

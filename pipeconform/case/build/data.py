@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from msgspec import structs
@@ -367,10 +367,8 @@ def loss_of(case: Case) -> Loss:
         main, extra = output, None
         if further:
             main = output[0]
-        elif output_kind in ("tuple1", "tuple"):
-            main, extra = output[0], output[1] if len(output) > 1 else None
-        elif output_kind == "dict":
-            main, extra = output["result"], output["square"]
+        elif output_kind != "tensor":
+            main, extra = _unpacked(output, output_kind)
         if spec.kind == "mse":
             value = _mean_or_sum((main - target) ** 2, spec)
         else:
@@ -383,6 +381,25 @@ def loss_of(case: Case) -> Loss:
         return value * scale
 
     return Loss(function=loss, reduction=spec.reduction)
+
+
+def _unpacked(output: Any, kind: Literal["tuple1", "tuple", "dict"]) -> tuple[Tensor, Tensor | None]:
+    """The result, and its square if it has one, of what a last stage returns.
+
+    Raises:
+        TypeError: the loss function is given something else. `output[0]` of a bare tensor would be its first sample.
+    """
+    match kind, output:
+        case "tuple1", (Tensor() as main,) if isinstance(output, tuple):
+            return main, None
+        case "tuple", (Tensor() as main, Tensor() as extra) if isinstance(output, tuple):
+            return main, extra
+        case "dict", {"result": Tensor() as main, "square": Tensor() as extra}:
+            return main, extra
+    returned = {"tuple1": "a tuple of one tensor", "tuple": "a tuple of two tensors", "dict": "a dict"}[kind]
+    raise TypeError(
+        f"the last stage returns {returned}; the loss function is given a {type(output).__name__}"
+    )
 
 
 def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:

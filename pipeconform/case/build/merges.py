@@ -16,11 +16,15 @@ from pipeconform.case.case import Case, MergedKind
 __all__ = ["made", "merged", "rules_of"]
 
 
-def made(kind: MergedKind, x: Tensor) -> Tensor:
+def made(kind: MergedKind, x: Tensor, *, parameter: Tensor | None) -> Tensor:
     """One further output of a microbatch, computed from the main one ``[b, …]``.
 
-    ``turned`` is ``[2, b]``; ``whole`` is ``[3]`` and the same for every microbatch; ``total`` is 0-d.
+    ``turned`` is ``[2, b]``; ``whole`` is ``[3]`` and the same for every microbatch; ``total`` is 0-d. ``parameter`` is
+    the last stage's `parameter` itself, which the main output depends on, as a learned temperature is returned.
     """
+    if kind == "parameter":
+        assert parameter is not None, "a last stage with this output has the parameter"
+        return parameter
     if kind == "whole":
         return torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype, device=x.device)
     sums = x.flatten(1).sum(1)
@@ -32,6 +36,7 @@ def rules_of(case: Case) -> tuple[MergeRule | None, ...]:
     rules: dict[MergedKind, MergeRule] = {
         "turned": Along(1),
         "whole": Whole(),
+        "parameter": Along(0),
         "total": CustomMerge(_discounted),
     }
     return (None, *(rules[kind] for kind in case.model.merged)) if case.model.merged else ()

@@ -99,6 +99,9 @@ class StageModule(nn.Module):
         self.drops = any(isinstance(part, DropoutLayer) for part in self.modules())
         if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
             self.learned = nn.Parameter(torch.empty(model.width))
+        self.returned: nn.Parameter | None = None
+        if self.last and "parameter" in model.merged:
+            self.returned = nn.Parameter(torch.empty(model.width))
         if index in model.tied:
             self.tied = nn.Parameter(torch.empty(model.width, model.width))
         self.kwargs = {kwarg.name: kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
@@ -154,6 +157,8 @@ class StageModule(nn.Module):
             x = block(x, **told) if isinstance(block, DecoderLayer) else block(x)
         if self.index in self.model.tied:
             x = x + torch.tanh(functional.linear(x, self.tied))
+        if self.returned is not None:
+            x = x * (1.0 + torch.tanh(self.returned))
         if not self.model.view_outputs:
             # a linear map over a sequence returns a view, and views are a subject of their own
             x = x * 1.0
@@ -198,7 +203,7 @@ class StageModule(nn.Module):
 
     def _output(self, x: Tensor) -> Any:
         if self.model.merged:
-            return (x, *(merges.made(kind, x) for kind in self.model.merged))
+            return (x, *(merges.made(kind, x, parameter=self.returned) for kind in self.model.merged))
         match self.model.output:
             case "tensor":
                 return x if self.edges is None else self.edges.leaving(x, last=True)

@@ -14,6 +14,7 @@ from pipeconform.claims import Feature
 _KINDS: dict[MergedKind, Feature] = {
     "turned": Feature.MERGE_DIMS,
     "whole": Feature.WHOLE_OUTPUTS,
+    "parameter": Feature.MERGE_DIMS,
     "total": Feature.CUSTOM_MERGES,
 }
 
