@@ -225,6 +225,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Observation.failed": "chapter ERR, tests/judge/test_aftermath.py",
     "Failed.type": "chapter ERR, tests/judge/test_aftermath.py",
     "Failed.message": "chapter ERR, tests/judge/test_wording.py",
+    "Failed.bases": "chapter ERR, tests/judge/test_aftermath.py",
     "Failed.causes": "chapter ERR, tests/judge/test_wording.py",
     "Failed.step": "chapter ERR, tests/judge/test_misplanned.py",
     "Failed.earlier": "the case is executed again in new processes, tests/campaign/test_kept_errors.py",

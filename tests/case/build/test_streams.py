@@ -364,11 +364,11 @@ def test_a_watcher_gives_what_is_computed_on_and_the_recorder_sees_what_was_give
 
 def test_edges_convert_what_passes_between_stages_and_neither_inputs_nor_outputs_of_the_model() -> None:
     class Edges:
-        def arrived(self, x):
-            return x + 1
+        def arrived(self, x, *, first):
+            return x if first else x + 1
 
-        def leaving(self, x):
-            return x * 2
+        def leaving(self, x, *, last):
+            return x if last else x * 2
 
     def run(s: int) -> list:
         stage = build_stage(_case(3), s)
