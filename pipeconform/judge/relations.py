@@ -24,7 +24,8 @@ _CLEARLY = 4
 def uniform_ratio(right: Named, mine: Named) -> float | None:
     """The factor by which all of `mine` differs from `right`; None if there is no single one.
 
-    A single number is always a multiple of another: there, only whole multiples and parts count.
+    A single number is always a multiple of another, and so are weight and bias of a map of width 1, to which the same
+    wrong number was given. Of one or two numbers only whole multiples and parts count.
     """
     import torch
 
@@ -38,7 +39,7 @@ def uniform_ratio(right: Named, mine: Named) -> float | None:
     ratio = float(a @ b) / norm
     dtype = getattr(torch, next(right[n].dtype for n in names))  # type: ignore[union-attr]
     close = float((b - ratio * a).norm()) <= 1024 * torch.finfo(dtype).eps * max(1.0, abs(ratio)) * norm**0.5
-    if len(a) == 1 and not _is_whole(ratio) and not (ratio and _is_whole(1 / ratio)):
+    if len(a) <= 2 and not _is_whole(ratio) and not (ratio and _is_whole(1 / ratio)):
         return None
     return ratio if close and abs(ratio - 1) > 1e-3 else None
 

@@ -108,11 +108,11 @@ def test_a_factor_is_told_where_all_values_have_it():
     ("factor", "told"),
     [(3.0, True), (-1.0, True), (1 / 12, True), (0.0, True), (-6.284, False), (0.7, False)],
 )
-def test_of_one_number_only_whole_multiples_and_parts_are_told(factor, told):
-    right = _tensor(0.3)
-
-    assert (_ratio(right, factor * right) is not None) is told
-    assert _ratio(_tensor(0.3, 0.9), factor * _tensor(0.3, 0.9)) == pytest.approx(factor)
+def test_of_one_or_two_numbers_only_whole_multiples_and_parts_are_told(factor, told):
+    for right in (_tensor(0.3), _tensor(0.3, 0.9)):
+        assert (_ratio(right, factor * right) is not None) is told
+    right = _tensor(0.3, 0.9, -2.0)
+    assert _ratio(right, factor * right) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,7 @@ def test_one_factor_for_all_is_1024_roundings_away_at_most(off, ratio):
     ("factor", "ratio"), [(0.5, 0.5), (1.002, 1.002), (1.0005, None), (1.0, None), (-1.0, -1.0)]
 )
 def test_a_factor_near_one_is_none(factor, ratio):
-    found = uniform_ratio({"w": Array.of(_tensor(1.0, -4.0))}, {"w": Array.of(factor * _tensor(1.0, -4.0))})
+    right = _tensor(1.0, -4.0, 0.5)
+    found = uniform_ratio({"w": Array.of(right)}, {"w": Array.of(factor * right)})
 
     assert found == (None if ratio is None else pytest.approx(ratio))
