@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.ranks.verdict import Stuck, VerdictVector
+from pipeconform.ranks.verdict import Returned, Stuck, VerdictVector
 
 __all__ = ["Pace"]
 
@@ -33,6 +33,6 @@ class Pace:
     def note(self, vector: VerdictVector, *, schedule: str, time_limit: float) -> None:
         """What a case that had so much time has shown."""
         if vector.ok:
-            self._slowest = max(self._slowest, *(one.after for one in vector if not isinstance(one, Stuck)))
+            self._slowest = max(self._slowest, *(one.after for one in vector if isinstance(one, Returned)))
         elif any(isinstance(one, Stuck) and one.seconds >= time_limit for one in vector):
             self._expired.add(schedule)

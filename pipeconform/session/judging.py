@@ -10,7 +10,15 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.campaign.telling import tell, weights
 from pipeconform.campaign.told import Told, Weight
-from pipeconform.errors import ContractError, HarnessError, NoRanksError, PoolError, TooFewAgentsError
+from pipeconform.errors import (
+    ContractError,
+    HarnessError,
+    NoRanksError,
+    NothingJudgedError,
+    PoolError,
+    TooFewAgentsError,
+    VariantError,
+)
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
 from pipeconform.session.journal import Journal, Known
@@ -119,8 +127,8 @@ class Judging:
         row = any_requirement(requirement)
         try:
             return judge_cell(self._campaign, row, schedule, variant)
-        except TooFewAgentsError:
-            raise
+        except (TooFewAgentsError, NothingJudgedError, VariantError):
+            raise  # new processes would change nothing
         except HarnessError:
             if self._without_ranks:
                 raise  # the cell before it was tried with new processes, too

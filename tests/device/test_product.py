@@ -236,6 +236,7 @@ def test_a_group_that_flushes_is_aborted_after_an_error(on_ranks) -> None:  # ty
         group = dist.new_group([0, 1])
         value = torch.ones(1, device=device)
         dist.all_reduce(value, group=group)
+        torch.accelerator.synchronize()  # else one rank may end the group before the other is connected
         if dist.get_rank() == 0:
             dist.irecv(value, 1, group=group)  # what comes before the error is pending
         _end_after_error(group)
