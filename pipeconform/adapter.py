@@ -72,6 +72,7 @@ from pipeconform.contract.plan import (
 from pipeconform.contract.rules import Along, CustomMerge, CustomSplit, MergeRule, SplitRule, Whole
 from pipeconform.contract.tensor import CutLayer, Held, HeldBatch, TensorParallel
 from pipeconform.errors import Unsupported
+from pipeconform.judged_on import JudgedOn, judged_on
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,7 @@ __all__ = [
     "GradientScale",
     "Held",
     "HeldBatch",
+    "JudgedOn",
     "KnowsBoundaries",
     "LoadState",
     "Loss",
@@ -133,6 +135,7 @@ __all__ = [
     "Unsupported",
     "Whole",
     "ZeroGrad",
+    "judged_on",
     "laid_out",
     "module_gradients",
     "module_state",

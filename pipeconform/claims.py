@@ -399,7 +399,8 @@ class ErrorContract:
 
     promises: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By `MistakeKind`, the names of exception types such as ``ValueError`` or ``StageError``. The rank where the
-    mistake is raises one of them, with a message that names stage, tensor, expected and actual."""
+    mistake is raises one of them, or one derived from them, with a message that names stage, tensor, expected and
+    actual."""
     tells_others: bool = False
     """Whether the other ranks' errors name the stage that failed, instead of a connection that broke."""
 
