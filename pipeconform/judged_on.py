@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BACKEND_VARIABLE", "DEVICE_VARIABLE", "JudgedOn", "judged_on"]
+__all__ = ["JudgedOn", "judged_on"]
 
-DEVICE_VARIABLE = "PIPECONFORM_DEVICE"
-BACKEND_VARIABLE = "PIPECONFORM_BACKEND"
+_DEVICE = "PIPECONFORM_DEVICE"
+_BACKEND = "PIPECONFORM_BACKEND"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,14 @@ class JudgedOn:
 
     device_type: str = "cpu"
     backend: str = "gloo"
+
+    def told_in(self, own: Mapping[str, str]) -> dict[str, str]:
+        """The environment variables that tell processes so, whatever a run around this one has set in `own`.
+
+        Of the CPU with gloo nothing has to be told.
+        """
+        told = {_DEVICE: self.device_type, _BACKEND: self.backend}
+        return {} if self == JudgedOn() and own.keys().isdisjoint(told) else told
 
 
 def judged_on() -> JudgedOn:
@@ -27,6 +36,6 @@ def judged_on() -> JudgedOn:
     """
     plain = JudgedOn()
     return JudgedOn(
-        device_type=os.environ.get(DEVICE_VARIABLE, plain.device_type),
-        backend=os.environ.get(BACKEND_VARIABLE, plain.backend),
+        device_type=os.environ.get(_DEVICE, plain.device_type),
+        backend=os.environ.get(_BACKEND, plain.backend),
     )

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 
 from pipeconform.campaign.preload import PRELOAD
+from pipeconform.judged_on import JudgedOn
 from pipeconform.ranks.debugger import VARIABLE
-from pipeconform.ranks.devices import Devices
+from pipeconform.ranks.devices import Devices, backend_for
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.leased import leases_of
 from pipeconform.ranks.pools import Pools
@@ -16,9 +17,12 @@ __all__ = ["pools_here", "set_up"]
 
 
 def set_up(environment: Environment | None, devices: Devices) -> Environment:
-    """The environment with the variables that the devices need; the variant's own variables take precedence."""
+    """The environment with what devices need and adapters may ask; the variant's own variables take precedence."""
     one = Environment() if environment is None else environment
-    return Environment(one.name, {**devices.settings(os.environ), **one.variables})
+    device_type = devices.device_type
+    place = JudgedOn(device_type=device_type, backend=backend_for(devices.backend, device_type))
+    settings = devices.settings(os.environ) | place.told_in(os.environ)
+    return Environment(one.name, {**settings, **one.variables})
 
 
 def pools_here(

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeconform.errors import PoolError, UsageError
-from pipeconform.judged_on import BACKEND_VARIABLE, DEVICE_VARIABLE
 from pipeconform.ranks.pins import WORKSPACE
 
 __all__ = [
@@ -144,16 +143,7 @@ class Devices:
         needed = dict(WORKSPACE) if self.device_type == "cuda" else {}
         if self.uses_nccl:
             needed |= _TIMING if self.ranks_per_device == 1 else {**_TIMING, **SHARING}
-        return {name: value for name, value in needed.items() if name not in own} | self._place(own)
-
-    def _place(self, own: Mapping[str, str]) -> dict[str, str]:
-        """What `judged_on` answers with, whatever a run around this one has set; nothing on the CPU with gloo."""
-        place = {
-            DEVICE_VARIABLE: self.device_type,
-            BACKEND_VARIABLE: backend_for(self.backend, self.device_type),
-        }
-        plain = tuple(place.values()) == ("cpu", "gloo") and own.keys().isdisjoint(place)
-        return {} if plain else place
+        return {name: value for name, value in needed.items() if name not in own}
 
     def _sharing_needs(self) -> str:
         if not self.uses_nccl:

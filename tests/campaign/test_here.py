@@ -6,10 +6,14 @@ import pytest
 
 from pipeconform.campaign import here
 from pipeconform.campaign.preload import PRELOAD
+from pipeconform.judged_on import JudgedOn, judged_on
 from pipeconform.ranks.debugger import VARIABLE
+from pipeconform.ranks.devices import Devices
 from pipeconform.ranks.environment import Environment
 
-DEVICES = SimpleNamespace(settings=lambda own: {"NEEDED": "1", "BOTH": "device"})
+DEVICES = SimpleNamespace(
+    device_type="cpu", backend="gloo", settings=lambda own: {"NEEDED": "1", "BOTH": "device"}
+)
 
 
 @pytest.fixture
@@ -46,3 +50,29 @@ def test_the_debugger_is_told_to_the_ranks_by_their_environment(made):
 
     assert environment.name == "strict"
     assert environment.variables == {"NEEDED": "1", "BOTH": "device", "MORE": "2", VARIABLE: "1 /dev/pts/3"}
+
+
+ON_NCCL = {"PIPECONFORM_DEVICE": "cuda", "PIPECONFORM_BACKEND": "nccl"}
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "own", "said"),
+    [
+        ("cuda", "nccl", {}, ON_NCCL),
+        ("cuda", "cpu:gloo,cuda:nccl", {"PIPECONFORM_BACKEND": "gloo"}, ON_NCCL),
+        ("cpu", "gloo", {}, {}),
+        ("cpu", "mpi", {}, {"PIPECONFORM_DEVICE": "cpu", "PIPECONFORM_BACKEND": "mpi"}),
+        ("cpu", "gloo", ON_NCCL, {"PIPECONFORM_DEVICE": "cpu", "PIPECONFORM_BACKEND": "gloo"}),
+    ],
+)
+def test_ranks_learn_where_they_are_judged_whatever_a_run_around_this_one_has_set(
+    device, backend, own, said, monkeypatch
+):
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    variables = here.set_up(None, Devices(device_type=device, backend=backend, count=None)).variables
+
+    assert {name: value for name, value in variables.items() if name in ON_NCCL} == said
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert judged_on() == JudgedOn(device_type=device, backend="nccl" if device == "cuda" else backend)

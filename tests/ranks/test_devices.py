@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.judged_on import JudgedOn, judged_on
 from pipeconform.ranks.devices import (
     SHARING,
     Devices,
@@ -19,9 +18,7 @@ from pipeconform.ranks.devices import (
 from pipeconform.ranks.pins import WORKSPACE
 from tests.facts import tells
 
-ON_NCCL = {"PIPECONFORM_DEVICE": "cuda", "PIPECONFORM_BACKEND": "nccl"}
-ON_GLOO = {"PIPECONFORM_DEVICE": "cuda", "PIPECONFORM_BACKEND": "gloo"}
-OF_CUDA = {**WORKSPACE, "TORCH_NCCL_ENABLE_TIMING": "1", **ON_NCCL}
+OF_CUDA = {**WORKSPACE, "TORCH_NCCL_ENABLE_TIMING": "1"}
 TWO_GPUS = Machine("cuda", count=2, backend="nccl")
 
 
@@ -47,7 +44,7 @@ def test_neighbours_share_a_device_when_asked_to():
 
 def test_sharing_with_gloo_needs_nothing():
     devices = resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS)
-    assert (devices.backend, devices.settings({})) == ("gloo", {**WORKSPACE, **ON_GLOO})
+    assert (devices.backend, devices.settings({})) == ("gloo", dict(WORKSPACE))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +80,7 @@ def test_every_kind_of_device_goes_the_way_of_cuda(kind, backend):
     """What NCCL and cuBLAS need is set for no other; for the rest a device's name is only passed on."""
     devices = resolve(kind, machine=Machine(kind, count=2, backend=backend, names=("one", "other")))
     assert (devices.assignment(2), devices.last) == ((f"{kind}:0", f"{kind}:1"), f"{kind}:1")
-    assert (devices.backend, devices.names) == (backend, ("one", "other"))
-    assert devices.settings({}) == {"PIPECONFORM_DEVICE": kind, "PIPECONFORM_BACKEND": backend}
+    assert (devices.backend, devices.names, devices.settings({})) == (backend, ("one", "other"), {})
     reason = devices.reason_against(3)
     assert tells(reason, "3 ranks", f"3 {kind} devices", "has 2", "--ranks-per-device")
     assert "NCCL" not in reason
@@ -170,31 +166,7 @@ def test_ranks_that_share_a_gpu_get_the_settings_that_nccl_needs_unless_the_user
         k: v for k, v in {**OF_CUDA, **SHARING}.items() if k != "NCCL_MAX_CTAS"
     }
     assert resolve("cuda", machine=TWO_GPUS).settings({}) == OF_CUDA
-    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == {
-        **WORKSPACE,
-        **ON_GLOO,
-    }
-
-
-@pytest.mark.parametrize(
-    ("device", "backend", "own", "said"),
-    [
-        ("cuda", "nccl", {}, ON_NCCL),
-        ("cuda", "cpu:gloo,cuda:nccl", {"PIPECONFORM_BACKEND": "gloo"}, ON_NCCL),
-        ("cpu", "gloo", {}, {}),
-        ("cpu", "mpi", {}, {"PIPECONFORM_DEVICE": "cpu", "PIPECONFORM_BACKEND": "mpi"}),
-        ("cpu", "gloo", ON_NCCL, {"PIPECONFORM_DEVICE": "cpu", "PIPECONFORM_BACKEND": "gloo"}),
-    ],
-)
-def test_ranks_learn_where_they_are_judged_whatever_a_run_around_this_one_has_set(
-    device, backend, own, said, monkeypatch
-):
-    settings = Devices(device_type=device, backend=backend, count=None).settings(own)
-
-    assert {name: value for name, value in settings.items() if name.startswith("PIPECONFORM_")} == said
-    for name, value in {**own, **settings}.items():
-        monkeypatch.setenv(name, value)
-    assert judged_on() == JudgedOn(device_type=device, backend="nccl" if device == "cuda" else backend)
+    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == WORKSPACE
 
 
 def test_an_nccl_that_is_too_old_to_share_a_gpu_is_refused_by_its_release():
