@@ -75,7 +75,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize(("block", "formula"), FORMULAS.items(), ids=repr)
+@pytest.mark.parametrize(("block", "formula"), FORMULAS.items(), ids=map(repr, FORMULAS))
 def test_a_layer_computes_what_its_block_promises(block, formula) -> None:
     module, x = _layer(block), _x().requires_grad_()
 
