@@ -220,6 +220,8 @@ class DualPipe:
         pairs = [dist.new_group([a, b]) for a, b in zip(members, reversed(members), strict=True) if a < b]
         if rank is None:
             return Bystander()
+        # else one rank may have raised, and gone, while another still connects
+        dist.barrier(group=plan.ranks.pipeline_group)
         return self._built(plan, pairs[min(rank, len(members) - 1 - rank)])
 
     def _built(self, plan: Plan, owners: dist.ProcessGroup | None) -> _DualPipePipeline:

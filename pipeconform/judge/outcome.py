@@ -44,11 +44,15 @@ class Outcome:
 
 
 def normalised(message: str) -> str:
-    """The first line of a message without numbers, addresses and printed tensors: equal defects have equal texts."""
+    """The first line of a message without numbers, addresses and printed tensors: equal defects have equal texts.
+
+    Several numbers are as good as one: a defect of shapes is the same for any number of dimensions.
+    """
     line = next((line.strip() for line in message.strip().splitlines() if line.strip()), "")
     line = re.sub(r" \[?tensor\(.*", "", line)
     line = re.sub(r"0x[0-9a-f]+", "#", line)
-    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)[:120]
+    line = re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)
+    return re.sub(r"#(, ?#)+", "#", line)[:120]
 
 
 def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:

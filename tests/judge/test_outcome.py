@@ -99,6 +99,7 @@ def test_ranks_that_waited_for_one_that_raised_are_named_and_others_are_not():
         ("\n  \n  the second line\nmore", "the second line"),
         ("at 0x7ffe12 after 1.5e-05 s", "at # after # s"),
         ("-3 of 10", "# of #"),
+        ("sizes [2, 3,1], strides (1,), of 7, 8 and 9", "sizes [#], strides (#,), of # and #"),
         ("available are: [tensor(1.5), tensor(2.0)]", "available are:"),
         ("x" * 200, "x" * 120),
     ],
