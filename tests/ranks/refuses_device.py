@@ -1,4 +1,7 @@
-"""Preloaded in a fork server, it lets the file that ``REFUSALS`` names say how often a device refuses a process."""
+"""Preloaded in a fork server, it lets the file that ``REFUSALS`` names say how often a device refuses a process.
+
+Each refusal is a byte in a file beside it: a process may be killed at any time.
+"""
 
 import os
 from pathlib import Path
@@ -8,10 +11,11 @@ import torch
 
 def _set_device_index(index: int) -> None:
     file = Path(os.environ["REFUSALS"])
-    left = int(file.read_text())
-    file.write_text(str(max(0, left - 1)))
-    if left > 0:
-        raise RuntimeError("the device takes no clients")
+    with file.with_suffix(".made").open("ab") as made:
+        if made.tell() >= int(file.read_text()):
+            return
+        made.write(b".")
+    raise RuntimeError("the device takes no clients")
 
 
 torch.accelerator.set_device_index = _set_device_index
