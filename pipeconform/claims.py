@@ -51,6 +51,10 @@ class Feature(Claimable):
     MICROBATCH_LOSSES = "microbatch_losses", "one loss per microbatch, in batch order"
     EVAL = "eval", "run(Mode.EVAL, …): forward only"
     EVAL_LOSSES = "eval_losses", "run(Mode.EVAL, …) returns losses as a training step does"
+    SECOND_SCHEDULE = (
+        "second_schedule",
+        "a schedule without a loss may evaluate the stages of the training schedule, see Plan.second_schedule",
+    )
     INPUT_GRADIENTS = "input_gradients", "inputs of the first stage that require grad receive it"
     ACCUMULATION = "accumulation", "steps without zero_grad in between add up"
     KWARGS = "kwargs", "keyword arguments beside the positional ones"

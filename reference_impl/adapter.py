@@ -122,17 +122,17 @@ class ReferencePipeline:
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         """The microbatches of a batch."""
         parts = parts_of(batch)
-        first = 0 in self.modules
+        first, training = 0 in self.modules, mode is Mode.TRAIN
         return Work(
             inputs=[tuple(map(_cut_off, part.args)) for part in parts] if first else (),
             kwargs={
                 s: [dict(part.kwargs[s]) for part in parts] for s in self.modules if s in parts[0].kwargs
             },
             targets=[part.target for part in parts],
-            loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
+            loss=self.make_loss(batch) if training else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
             scale=1.0 if self.scale is None else self.scale.value,
-            measured=self.make_loss(batch) if mode is Mode.EVAL else None,
+            measured=self.make_loss(batch) if not training and not self.plan.second_schedule else None,
         )
 
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
@@ -176,7 +176,7 @@ class ReferencePipeline:
         asked = batch.returns_outputs or not training
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
-            losses=[done.losses[k] for k in range(m)] if last else None,
+            losses=[done.losses[k] for k in range(m)] if last and done.losses else None,
             input_gradients=self._input_gradients(batch, done)
             if 0 in self.modules and training and whole
             else None,

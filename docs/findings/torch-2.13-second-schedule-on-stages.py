@@ -10,7 +10,7 @@ Where: torch 2.13.0, distributed/pipelining/schedules.py, _initialize_pp_stages,
 Why: receive buffers and metadata belong to the stage, but each schedule decides by flags of its own whether they have
   to be made. The second schedule makes them anew, for activations that need no gradient. The first one finds its own
   flags unchanged and trains with them.
-Requirement: none (near LIF-1, which evaluates with the schedule that trains).
+Requirement: LIF-9 (LIF-1 evaluates with the schedule that trains).
 Schedules: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble; two stages or more. ZBVZeroBubble and
   DualPipeV raise in a schedule without a loss before they get there.
 Possible fix: keep the flags in the stage; or refuse a stage that another schedule has prepared.

@@ -93,6 +93,7 @@ _CAPABILITIES = Capabilities(
             Feature.MICROBATCH_LOSSES,
             Feature.EVAL,
             Feature.EVAL_LOSSES,
+            Feature.SECOND_SCHEDULE,
             Feature.INPUT_GRADIENTS,
             Feature.ACCUMULATION,
             Feature.KWARGS,
@@ -180,6 +181,7 @@ class _TorchPipeline:
         self._modules = {s: bare(module) for s, module in replicated.items()}
         self._apply = step_modules(self._modules, plan.optimizer)
         self._schedule: Any = None
+        self._second: Any = None
         if not self._modules:
             return
         self._stages = traced or {
@@ -209,13 +211,16 @@ class _TorchPipeline:
         _require_taken(schedule_class, specs)
         if plan.table is not None:  # a table takes what the schedule takes in whose place it is
             schedule_class = schedules._PipelineScheduleRuntime
-        self._schedule = schedule_class(
+        make = functools.partial(
+            schedule_class,
             stages if several else stages[0],
             plan.num_microbatches,
-            loss_fn=_loss_of(plan) if plan.trains else None,
             **specs,
             scale_grads=plan.loss.reduction == "mean",
         )
+        self._schedule = make(loss_fn=_loss_of(plan) if plan.trains else None)
+        if plan.second_schedule:
+            self._second = make(loss_fn=None)
         if plan.table is not None:
             torch_tables.load_table(self._schedule, plan.table)
 
@@ -235,6 +240,9 @@ class _TorchPipeline:
         whole = batch.target.movedim(self._plan.batch_dim, 0)  # torch splits targets in dimension 0
         target = {"target": whole, "losses": losses} if last and self._plan.trains else {}
         loss_kwargs = {"loss_kwargs": dict(batch.loss_kwargs)} if batch.loss_kwargs else {}
+        if mode is Mode.EVAL and self._second is not None:
+            with torch.no_grad():
+                return StepResult(output=self._second.step(*args, **kwargs))
         if mode is Mode.EVAL:
             with torch.no_grad():
                 output = self._schedule.eval(*args, **target, **loss_kwargs, **kwargs)
@@ -273,7 +281,7 @@ class _TorchPipeline:
         return torch_tracing.known_boundaries(self._plan, self._modules)
 
     def close(self) -> None:
-        self._schedule, self._stages = None, {}
+        self._schedule, self._second, self._stages = None, None, {}
 
 
 def _named(schedule: str) -> Any:

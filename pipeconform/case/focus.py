@@ -87,6 +87,7 @@ class Focus(StrEnum):
     MERGES = "outputs with a merge of their own"
     SOURCES = "batches from a source"
     GUARDED = "evaluation with gradients switched off"
+    SECOND_SCHEDULE = "evaluation by a second schedule around the same stages"
     LOAD = "loading a state"
     TOGETHER = "two things at once"
     DELAYED = "delays"

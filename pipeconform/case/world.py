@@ -33,6 +33,8 @@ class World(Strict, frozen=True, kw_only=True):
     order: Order | None = None
     late_receives: bool = False
     """Whether receives are posted as late as possible."""
+    second_schedule: bool = False
+    """Whether a second schedule, which has no loss, evaluates the stages of the training schedule."""
     declared: Literal["", "exact", "examples"] = ""
     """What the user declares of the stages' boundaries: also which tensors need a gradient, or no more than examples
     of their shapes and dtypes."""

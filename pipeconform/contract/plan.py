@@ -254,6 +254,9 @@ class Plan:
     late_receives: bool = False
     """Whether receives are posted as late as possible instead of as early as possible. False unless
     `Feature.LATE_RECEIVES` is claimed."""
+    second_schedule: bool = False
+    """Whether evaluations are run by a second schedule, which is made without a loss around the same stage objects as
+    the training schedule. They return outputs only. False unless `Feature.SECOND_SCHEDULE` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

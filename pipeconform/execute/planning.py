@@ -143,6 +143,7 @@ def plan_of(
         float32_sums=case.model.sums_in_float32,
         table=given_csv(case),
         late_receives=case.world.late_receives,
+        second_schedule=case.world.second_schedule,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

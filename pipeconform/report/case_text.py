@@ -56,6 +56,8 @@ def describe_case(case: AnyCase) -> str:
     rows += [("order" if n == 0 else "", line) for n, line in enumerate(_order(case))]
     if case.world.late_receives:
         rows.append(("receives", "posted as late as possible"))
+    if case.world.second_schedule:
+        rows.append(("evaluation", "by a second schedule around the same stages, without a loss"))
     if case.world.declared:
         said = (
             "shapes, dtypes and needs of gradients" if case.world.declared == "exact" else "shapes and dtypes"

@@ -63,6 +63,30 @@ def any_order_of_training_and_evaluation(evidence: Evidence) -> Iterator[Finding
 
 
 @requirement(
+    "LIF-9",
+    title="A second schedule around the same stages",
+    level=MUST,
+    about=(Focus.SECOND_SCHEDULE,),
+    promise=(
+        FULL_MODEL,
+        contract("Feature.SECOND_SCHEDULE: evaluations by a schedule without a loss around the same stages"),
+    ),
+)
+def a_second_schedule_leaves_training_alone(evidence: Evidence) -> Iterator[Finding]:
+    """A schedule without a loss, made around the stages of the training schedule, evaluates them: outputs, losses and
+    gradients are right in every step, and evaluation never touches gradients.
+
+    Receive buffers and what is known about tensors between stages may belong to the stages. A schedule that makes them
+    anew for activations without gradients then takes away what the training schedule relies on.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_and_gradients_are_right(evidence)
+    for expected in evidence.runs(Eval):
+        for one in evidence.members:
+            yield from traces_of_evaluation(evidence, one, expected.step)
+
+
+@requirement(
     "LIF-5",
     title="Determinism",
     level=MUST,

@@ -155,6 +155,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "SCH-12": OUTPUTS | LOSSES | GRADIENTS,
     "SCH-9": _in("Eval", "StepShown.output", "Event.stage", "Event.call", "StepShown.events"),
     "LIF-1": OUTPUTS | LOSSES | GRADIENTS | TRACES | _in("Eval", "StepShown.rng_moved"),
+    "LIF-9": OUTPUTS | LOSSES | GRADIENTS | (TRACES - _in("Eval", "StepShown.buffers")),
     "LIF-2": OUTPUTS | GRADIENTS | _in("Eval", "Forward.grad_enabled", "StepShown.differentiable"),
     "LIF-3": _in(_RUNS, "StepShown.held", "StepShown.kept", "Kept.outputs")
     | {"Observation.lived_on"}
@@ -331,9 +332,9 @@ def _name_more(_: str, spoil: Spoil, *__: object) -> bool:
 
 
 def _names_at_first(requirement: str, spoil: Spoil, *_: object) -> bool:
-    """Before the first step, LIF-1 compares what exists; LIF-4 judges whether everything exists."""
+    """Before the first step, LIF-1 and LIF-9 compare what exists; LIF-4 judges whether everything exists."""
     names = spoil.how in ("key missing", "one key more")
-    return requirement == "LIF-1" and names and spoil.path[:2] == ("steps", 0)
+    return requirement in ("LIF-1", "LIF-9") and names and spoil.path[:2] == ("steps", 0)
 
 
 def _empty(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:

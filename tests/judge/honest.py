@@ -347,6 +347,9 @@ CASES: Mapping[str, Case] = {
     "among bystanders": plain_case(world=World(size=4, pipeline_ranks=(1, 3))),
     "given order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=4))),
     "any order": plain_case(world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=1, in_turn=False))),
+    "second schedule": plain_case(
+        TRAIN, EVAL, Zero(), TRAIN, world=World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
+    ),
     "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
     "declared": plain_case(world=World(size=2, pipeline_ranks=(0, 1), declared="examples")),
     "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),

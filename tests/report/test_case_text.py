@@ -254,6 +254,14 @@ def test_receives_that_are_posted_late_show():
     assert "receives  posted as late as possible" in text
 
 
+def test_a_second_schedule_shows():
+    world = World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
+
+    text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
+
+    assert "evaluation  by a second schedule around the same stages, without a loss" in text
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [("exact", "shapes, dtypes and needs of gradients"), ("examples", "shapes and dtypes")],

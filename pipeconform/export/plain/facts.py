@@ -196,18 +196,18 @@ def _of_calls(case: Case, facts: Mapping[str, Any]) -> dict[str, object]:
     options = [first if facts["lone"] else own, "PLANNED[rank]" if how == "microbatches" else "M"]
     options += ["loss_fn=loss"] * bool(case.trains) + ["defer_pp_recv=True"] * world.late_receives
     options += ["scale_grads=False"] * (bool(case.trains) and not facts["mean"])
-    inputs = ["*args"] if world.size > 1 else ["x"]
-    if case.trains:
-        losses = ["losses=losses"] * (returned == "losses")
-        inputs += ["**kwargs"] if world.size > 1 else ["target=target", *losses]
+    by_rank = world.size > 1 or world.second_schedule
+    losses = ["losses=losses"] * (returned == "losses")
+    inputs = ["*args", "**kwargs"] if by_rank else ["x", "target=target", *losses]
     divisors = ["M"] * facts["mean"] + [str(world.num_replicas)] * (world.num_replicas > 1)
     value = " / ".join(["losses[-1]" if returned == "losses" else "loss(x, target)", *divisors])
-    call = "(schedule.step if training else schedule.eval)" if facts["mixed"] else "schedule.step"
+    evaluates = "second.step" if world.second_schedule else "schedule.eval"
+    call = f"(schedule.step if training else {evaluates})" if facts["mixed"] else "schedule.step"
     of = " of replica {replica}" if world.num_replicas > 1 else ""
     return {
         "made": ", ".join(made),
         "options": ", ".join(options),
-        "inputs": ", ".join(inputs),
+        "inputs": ", ".join(inputs if case.trains else inputs[:1]),
         "scaled": f"({value})" if divisors else value,
         "call": call if case.trains else "schedule.eval",
         "the_result": f'{"f" if of else ""}"the {facts["aspect"].returns}{of}"',

@@ -63,6 +63,17 @@ SHOWN = {
         "LIF-1",
         "evaluation changed a gradient",
     ),
+    "a second schedule": question_of(
+        case_of(
+            "GPipe",
+            (LINEAR,),
+            (LINEAR,),
+            program=(*ONCE, Zero(), Eval(batch_size=2, num_microbatches=2), *ONCE),
+            world=World(size=2, pipeline_ranks=(0, 1), second_schedule=True),
+        ),
+        "LIF-9",
+        "gradient value",
+    ),
     "a missing gradient": question_of(
         case_of("ZBVZeroBubble", (LINEAR,), (LINEAR,), v=2, frozen=(0,), program=ONCE),
         "TRN-5",
