@@ -1,8 +1,8 @@
-"""Which of many like cases the quick tests take: the first of each kind, and of the others a tenth."""
+"""Which of many like cases the quick tests take: one of each kind, and of the others a tenth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -21,3 +21,14 @@ def first_of_each(named: Mapping[str, _T], kind: Callable[[_T], Hashable]) -> li
         seen.add(kind(value))
         found.append(pytest.param(value, id=name, marks=marks))
     return found
+
+
+def crossed(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """All pairs as parameters of a test; as many as have every value once are quick, the others are marked as long."""
+    most = max(len(first), len(second))
+    quick = {(i % len(first), i % len(second)) for i in range(most)}
+    return [
+        pytest.param(one, other, marks=() if (i, j) in quick else tenths.mark)
+        for i, one in enumerate(first)
+        for j, other in enumerate(second)
+    ]

@@ -16,6 +16,7 @@ from pipeconform.errors import UsageError
 from pipeconform.execute.source import Source
 from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import read_result
+from tests import tenths
 from tests.attach.sites import GUARD, TOKEN, free_port, two_free_ports, wait_for
 
 REFERENCE = "reference_impl.adapter:ReferenceAdapter"
@@ -66,6 +67,7 @@ def test_a_run_on_attached_ranks_gives_the_same_cells_and_says_where_it_ran(laun
     assert f"listens on 127.0.0.1:{port} for agents; needs 2" in said
 
 
+@tenths.long
 def test_ctrl_c_ends_the_run_the_agents_and_the_ranks(launched, tmp_path):
     port = free_port()
     agent = launched("pipeconform.agent", "--controller", f"127.0.0.1:{port}")

@@ -103,6 +103,7 @@ def terminal(tmp_path: Path) -> Iterator[object]:
         one.close()
 
 
+@tenths.long
 def test_a_breakpoint_stops_one_rank_and_the_others_wait_for_its_user(terminal) -> None:
     one = terminal("Stops")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
 from tests.device import building
 
 pytestmark = pytest.mark.xdist_group("device")
@@ -60,6 +61,7 @@ def test_gradients_of_tied_weights_cross_in_an_order_that_one_communicator_can_r
 PLANTED = Path(__file__).parent / "planted.py"
 
 
+@tenths.long
 @pytest.mark.parametrize(
     ("fault", "requirement"),
     [

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests import tenths
+
 pytestmark = pytest.mark.xdist_group("device")
 
 
@@ -27,6 +29,7 @@ def judged(typed, device, monkeypatch, tmp_path):
     return judge
 
 
+@tenths.long
 def test_the_reference_meets_on_the_device_what_wrappers_promise(judged):
     """DPW-5 has a shared parameter, of which two were made on devices; DPW-38 named a device that one rank has."""
     asked = ("DPW-1", "DPW-5", "DPW-38", "DPW-43")

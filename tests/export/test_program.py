@@ -102,6 +102,7 @@ def test_what_only_the_harness_sees_is_reproduced_too(pools: Pools, name: str) -
 
 
 @tenths.long
+@tenths.long
 def test_a_program_reproduces_what_is_wrong_and_its_text_is_the_adapter(shown: Shown) -> None:
     wrong = shown(question(CASE, DIVIDED_WRONGLY), implementation=f"{HERE}.scale:NotDivided")
     mended = shown(arguments=("--impl", REFERENCE))

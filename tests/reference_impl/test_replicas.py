@@ -11,6 +11,7 @@ from replica_ranks import Replicated
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import VerdictVector
 from tests.facts import tells
+from tests.selected import crossed
 
 # m changes, gradients add up over two steps, and evaluation comes between
 STEPS = (
@@ -36,33 +37,38 @@ def _scenario(schedule: str, *, model: str = "plain", v: int = 1, steps=STEPS) -
     return Scenario(model=model, schedule=schedule, v=v, steps=steps)
 
 
-@pytest.mark.parametrize("wrap", ["ddp", "own", "sharded"])
 @pytest.mark.parametrize(
-    ("schedule", "v"),
-    [
-        ("GPipe", 1),
-        ("1F1B", 1),
-        ("Interleaved1F1B", 2),
-        ("LoopedBFS", 4),
-        ("InterleavedZeroBubble", 2),
-        ("ZB-H1", 1),
-        ("ZB-H2", 1),
-        ("ZBVZeroBubble", 2),
-        ("V-Half", 2),
-        ("V-Min", 2),
-        ("DualPipeV", 2),
-    ],
+    ("schedule", "wrap"),
+    crossed(
+        [
+            ("GPipe", 1),
+            ("1F1B", 1),
+            ("Interleaved1F1B", 2),
+            ("LoopedBFS", 4),
+            ("InterleavedZeroBubble", 2),
+            ("ZB-H1", 1),
+            ("ZB-H2", 1),
+            ("ZBVZeroBubble", 2),
+            ("V-Half", 2),
+            ("V-Min", 2),
+            ("DualPipeV", 2),
+        ],
+        ["ddp", "own", "sharded"],
+    ),
 )
-def test_gradients_are_the_mean_and_reduced_once(pools: Pools, schedule: str, v: int, wrap: str) -> None:
-    steps = STEPS
+def test_gradients_are_the_mean_and_reduced_once(pools: Pools, schedule: tuple[str, int], wrap: str) -> None:
+    (schedule, v), steps = schedule, STEPS
     if schedule == "DualPipeV":  # at least a microbatch per stage
         steps = (("train", 9, 4), ("train", 7, 5), ("eval", 4, 2), ("zero", 0, 0), ("train", 6, 6))
     _check(pools, Replicated(scenario=_scenario(schedule, v=v, steps=steps), wrap=wrap))
 
 
-@pytest.mark.parametrize("wrap", ["ddp_views", "ddp_unused", "own_views", "own_unused", "sharded_inside"])
 @pytest.mark.parametrize(
-    "model", ["plain", "normed", "shared", "unused", "deaf", "detached", "frozen_part", "frozen_first"]
+    ("model", "wrap"),
+    crossed(
+        ["plain", "normed", "shared", "unused", "deaf", "detached", "frozen_part", "frozen_first"],
+        ["ddp_views", "ddp_unused", "own_views", "own_unused", "sharded_inside"],
+    ),
 )
 def test_awkward_stages_have_replicas_too(pools: Pools, model: str, wrap: str) -> None:
     _check(pools, Replicated(scenario=_scenario("ZB-H1", model=model), wrap=wrap))

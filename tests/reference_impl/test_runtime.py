@@ -13,6 +13,7 @@ from reference_ranks import Scenario
 
 from pipeconform.ranks.pools import Pools
 from pipeconform.schedule import Action, Table, generate, lower, write_table
+from tests.selected import crossed
 
 TRAIN = ("train", 6, 3)
 SPLITTING = ("InterleavedZeroBubble", "ZB-H1", "ZB-H2", "ZBVZeroBubble", "DualPipeV", "V-Half", "V-Min")
@@ -25,8 +26,7 @@ def _check(pools: Pools, *scenarios: Scenario, world: int | None = None) -> None
         assert vector.ok, f"{scenario}\n{vector.describe()}\n{list(vector)}"
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1"])
+@pytest.mark.parametrize(("model", "schedule"), crossed(tuple(MODELS), ["1F1B", "ZB-H1"]))
 def test_every_model_trains_as_unpipelined(pools: Pools, model: str, schedule: str) -> None:
     steps = (TRAIN, ("eval", 4, 2), ("train", 7, 3), ("zero", 0, 0), TRAIN)
     _check(
@@ -39,29 +39,30 @@ def test_every_model_trains_as_unpipelined(pools: Pools, model: str, schedule: s
 
 
 @pytest.mark.parametrize(
-    ("schedule", "v", "m"),
-    [
-        ("GPipe", 1, 4),
-        ("1F1B", 1, 4),
-        ("Interleaved1F1B", 2, 4),
-        ("Interleaved1F1B-Megatron", 2, 6),
-        ("LoopedBFS", 2, 3),
-        ("InterleavedZeroBubble", 2, 4),
-        ("ZB-H1", 1, 4),
-        ("ZB-H2", 1, 5),
-        ("ZBVZeroBubble", 2, 4),
-        ("V-Half", 2, 5),
-        ("V-Min", 2, 5),
-        ("DualPipeV", 2, 6),
-    ],
+    ("sizes", "ranks"),
+    crossed(
+        [
+            ("GPipe", 1, 4),
+            ("1F1B", 1, 4),
+            ("Interleaved1F1B", 2, 4),
+            ("Interleaved1F1B-Megatron", 2, 6),
+            ("LoopedBFS", 2, 3),
+            ("InterleavedZeroBubble", 2, 4),
+            ("ZB-H1", 1, 4),
+            ("ZB-H2", 1, 5),
+            ("ZBVZeroBubble", 2, 4),
+            ("V-Half", 2, 5),
+            ("V-Min", 2, 5),
+            ("DualPipeV", 2, 6),
+        ],
+        [(0,), (0, 1), (0, 1, 2)],
+    ),
 )
-@pytest.mark.parametrize("ranks", [(0,), (0, 1), (0, 1, 2)])
 def test_every_schedule_trains_and_evaluates(
-    pools: Pools, schedule: str, v: int, m: int, ranks: tuple[int, ...]
+    pools: Pools, sizes: tuple[str, int, int], ranks: tuple[int, ...]
 ) -> None:
+    schedule, v, m = sizes
     steps = (("train", 7, m), ("train", 7, m), ("eval", 3, 2))
-    if schedule == "Interleaved1F1B-Megatron":
-        m = 6
     _check(
         pools,
         *(

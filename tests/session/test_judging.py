@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
+
 ROOT = Path(__file__).parents[2]
 GUARD = 300  # seconds
 NO_INTERFACE = {"GLOO_SOCKET_IFNAME": "nothere0"}
@@ -27,6 +29,7 @@ def run(folder, *arguments, **variables):
     return done.returncode, done.stdout + done.stderr
 
 
+@tenths.long
 @pytest.mark.parametrize("workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)])
 def test_a_run_without_ranks_ends_after_three_cells_and_can_be_resumed(tmp_path, workers):
     asked = [*ASKED, "--requirements", "FWD-1,FWD-9,FWD-12,TRN-1,TRN-3", "--out", "out", *workers]
@@ -42,6 +45,7 @@ def test_a_run_without_ranks_ends_after_three_cells_and_can_be_resumed(tmp_path,
     assert [cell["status"] for cell in cells] == ["passed"] * 5
 
 
+@tenths.long
 def test_a_cell_is_judged_once_more_without_the_processes_that_others_could_not_start_beside(tmp_path):
     """As where one process has broken a device's service: others are refused until it is gone."""
     (tmp_path / "mine.py").write_text(_MINE, encoding="utf-8")

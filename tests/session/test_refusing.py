@@ -36,6 +36,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@tenths.long
 @pytest.mark.parametrize(
     ("workers", "asked", "words"),
     [
