@@ -34,6 +34,7 @@ BUILT_IN = {
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
+    "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",

@@ -23,6 +23,7 @@ from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.cutting import edges_of, tensor_parallel_of
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.initial import Initials
+from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.replicas import AveragingHook, data_parallel_of
 from pipeconform.observe.recorder import ForwardRecorder
 
@@ -59,10 +60,12 @@ def plan_of(
     mistakes: MistakeMaker | None = None,
     hook: AveragingHook | None = None,
     initials: Initials | None = None,
+    kept: KeptStages | None = None,
 ) -> Plan:
     """The plan of `case` for one rank.
 
-    `recorder` watches its stages, `disturber` and `mistakes` affect them, `initials` keeps how they were built.
+    `recorder` watches its stages, `disturber` and `mistakes` affect them, `initials` keeps how they were built. If
+    given, `kept` has the modules that are used again.
     """
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
@@ -83,6 +86,8 @@ def plan_of(
                     "the plan gives the model whole (plan.split): its stages come from the front end"
                 )
             module = foreign.stage_for(case, index, owned=owned, position=position)
+            if kept is not None and index in owned and not case.world.is_parallel:
+                module = kept.used_again(index, module)
             if initials is not None and index in owned:
                 initials.note(index, module)
             module.recorder = recorder

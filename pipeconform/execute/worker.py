@@ -40,6 +40,7 @@ from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
+from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.neighbours import neighbours_of
 from pipeconform.execute.planning import owners_of, plan_of
 from pipeconform.execute.randomness import random_state
@@ -93,8 +94,11 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     release_earlier()
     mistaken.begin()
     lasting, lingers = lasting_groups(), "loneliness" in job.observe
+    kept = KeptStages() if "recovery" in job.observe else None
 
     def once(case: Case) -> Observation:
+        if kept is not None:
+            kept.begin()
         owners = owners_of(case, description)
         with (
             groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups,
@@ -112,6 +116,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
                     groups,
                     traffic,
                     reductions,
+                    kept,
                 )
             if traffic is not None and _may_go_wrong(case):
                 observation = structs.replace(observation, lasting=not lasting.isdisjoint(traffic.used))
@@ -173,6 +178,7 @@ def _run(
     groups: Groups,
     traffic: TrafficRecorder | None,
     reductions: ReductionRecorder | None,
+    kept: KeptStages | None,
 ) -> Observation:
     world = job.case.world
     number, replica = world.pipeline_of(context.rank) or 0, world.replica_of(context.rank) or 0
@@ -211,7 +217,7 @@ def _run(
         timeline = recorder.timeline
         reductions.count = lambda: timeline.count
     initials = Initials(case)
-    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook, initials)
+    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook, initials, kept)
     claim = description.capabilities.schedule(case.schedule)
     if traffic is not None and claim is not None:
         traffic.neighbours = neighbours_of(case, plan, claim)

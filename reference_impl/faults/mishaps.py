@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -259,3 +260,42 @@ class _Halved:
 
 def _halved(work: Work) -> Work:
     return replace(work, divisor=2 * work.divisor)
+
+
+@breaks("ERR-11", schedule="GPipe", tells="a new pipeline is wrong: .*gradient")
+class LossesOfAbortedStep(ReferencePipeline):
+    """Losses that wait for their backward belong to the process: the next step goes backward from an aborted one's."""
+
+    waiting: ClassVar[list[Tensor]] = []
+
+    def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
+        function = super().make_loss(batch)
+
+        def kept(output: Any, target: Any) -> Tensor:
+            self.waiting.append(function(output, target))
+            return self.waiting[-1]
+
+        return kept
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        left = [*self.waiting]
+        result = super().run(mode, batch)
+        self.waiting.clear()
+        for loss in left:
+            with suppress(RuntimeError):  # of those that had their backward before the error
+                loss.backward()  # type: ignore[no-untyped-call]
+        return result
+
+
+@breaks("ERR-11", tells="a new pipeline is wrong: .*gradient")
+class GradientsDroppedForGood(ReferencePipeline):
+    """After an error, hooks on the parameters drop what gradients still come, and stay there."""
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        try:
+            return super().run(mode, batch)
+        except (PipelineError, ValueError):
+            for parameter in self.own_parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
+            raise

@@ -59,9 +59,10 @@ def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
 )
 def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     """Once an error has ended a step, or the building of a pipeline, on all ranks, a new pipeline in the same
-    processes works: it is built, and its outputs, losses and gradients are right.
+    processes, around the same stages, works: it is built, and its outputs, losses and gradients are right.
 
-    A program that catches the error, to skip a batch or to try a smaller one, has no other processes.
+    A program that catches the error, to skip a batch or to try a smaller one, has no other processes, and no other
+    model. What an engine keeps of the aborted step, such as its losses, adds gradients to the next one's.
     """
     ended = list(deaths_and_hangs(aftermath))
     if ended:

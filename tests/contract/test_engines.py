@@ -24,6 +24,7 @@ RELEASES = {
     "megatron-core": "0.16.1",
     "colossalai": "0.5.0",
     "dualpipe": "1.0.0",
+    "nanotron": "0.4",
     "torchgpipe": "0.0.7",
 }
 
@@ -41,13 +42,18 @@ CASES = [
     ("colossalai", "colossalai", "1F1B", (2, 3)),
     ("dualpipe", "dualpipe", "DualPipe", (2, 2)),
     ("dualpipe-default", "dualpipe", "DualPipe", (2, 2)),
+    ("nanotron", "nanotron", "GPipe", (2, 3)),
+    ("nanotron", "nanotron", "1F1B", (2, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
 NOT_CLAIMED = {"two_direction": ("LIF-1",)}
 """What an engine does not claim of what is asked: it evaluates nothing."""
-KNOWN = {name: {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")}
-"""What an engine is known to break of what is asked: finding E23, in a model with a frozen stage."""
+KNOWN = {
+    **{name: {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")},
+    "nanotron": {"LIF-1": "blocked"},
+}
+"""What an engine is known to break of what is asked: finding E23, in a model with a frozen stage, and E29, by SCH-9."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
@@ -65,6 +71,7 @@ MISTAKES = [
     (f"{WRONG}:KeepsEndsApart", "megatron-core", "1F1B", "TRN-8"),
     (f"{WRONG}:CountsSharedTwice", "megatron-core", "1F1B", "TRN-21"),
     (f"{WRONG}:DividesTwice", "colossalai", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInNanotron", "nanotron", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
@@ -158,6 +165,21 @@ def test_what_is_known_of_colossalai_is_seen(schedule, asked, found):
     _require("colossalai")
     with campaign_of(_options("colossalai", (2, 2))) as campaign:
         assert _statuses(campaign, asked, schedule) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "found"),
+    [
+        ("1F1B", (2, 2), {"SCH-9": "error", "FWD-12": "hung"}),
+        ("GPipe", (1, 1), {"ERR-11": "failed"}),
+    ],
+)
+def test_what_is_known_of_nanotron_is_seen(schedule, ranks, found):
+    """Findings E29, E30 and E31."""
+    _require("nanotron")
+    with campaign_of(_options("nanotron", ranks)) as campaign:
+        assert _statuses(campaign, tuple(found), schedule) == found
 
 
 NAMED = ("SCH-2", "SCH-3", "LIF-3", "LIF-7")

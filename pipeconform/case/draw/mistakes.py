@@ -40,9 +40,10 @@ def mistaken(drawn: Callable[[Drawing, Model, Moment], Drawn]) -> Change:
 
     def program(d: Drawing, draft: Draft) -> Draft:
         train = draft.train
-        early, once = d.pick([False, True]), d.pick([False, True])
-        # the microbatch of a forward is known only after the dry runs
-        microbatch = d.pick(range(train.num_microbatches)) if once else None
+        early, once = d.pick([False, True]), d.pick([True, True, False])
+        # the microbatch of a forward is known only after the dry runs; with the last one, most is left of the step
+        last = train.num_microbatches - 1
+        microbatch = d.pick([last, last, *range(last + 1)]) if once else None
         mistake, later = drawn(d, draft.model, Moment(early=early, microbatch=microbatch))
         wrong = structs.replace(train, mistake=mistake)
         return replaced(draft, program=(train, Zero(set_to_none=True), wrong) if later else (wrong,))

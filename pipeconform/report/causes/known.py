@@ -25,7 +25,14 @@ __all__ = ["FIELDS", "SHIPPED", "Known", "entry_of", "findings", "known_for", "r
 FIELDS = ("id", "title", "link", "requirements", "signature")
 """The fields that every entry must have."""
 
-SHIPPED = ("torch.toml", "deepspeed.toml", "megatron.toml", "colossalai.toml", "dualpipe.toml")
+SHIPPED = (
+    "torch.toml",
+    "deepspeed.toml",
+    "megatron.toml",
+    "colossalai.toml",
+    "dualpipe.toml",
+    "nanotron.toml",
+)
 """The files of the package, beside this module."""
 
 _MOST_BYTES = 4 << 20

@@ -16,6 +16,7 @@ from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
 from pipeconform.adapters.megatron_ties import MegatronTies
+from pipeconform.adapters.nanotron import Nanotron
 from pipeconform.adapters.torchgpipe import TorchGPipe
 
 
@@ -45,6 +46,13 @@ class AveragesTwiceOverTorchGPipe(TorchGPipe):
 
 
 class DividesTwice(ColossalAI):
+    """Divides by m a loss that the engine divides by m."""
+
+    def build(self, plan: Plan):
+        return super().build(_divided(plan))
+
+
+class DividesTwiceInNanotron(Nanotron):
     """Divides by m a loss that the engine divides by m."""
 
     def build(self, plan: Plan):

@@ -35,6 +35,7 @@ RAISES = Subject(
     focus=Focus.RAISES,
     mistaken=True,
     found=is_about(MistakeKind.EXCEPTION),
+    several_microbatches=True,
     program=mistaken(_anywhere),
     without=right,
     control="without the exception",
