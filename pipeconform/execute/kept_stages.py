@@ -33,11 +33,10 @@ class KeptStages:
         if kept is None or _form(kept) != _form(built):
             self._built[index] = built
             return built
-        now, first = kept.state_dict(), built.state_dict()
+        now = {name: value.to("cpu") for name, value in kept.state_dict().items()}
         # what is the same is not written: autograd would refuse what an aborted step has saved
-        kept.load_state_dict(
-            {name: one for name, one in first.items() if not one.equal(now[name])}, strict=False
-        )
+        changed = {name: one for name, one in built.state_dict().items() if not one.equal(now[name])}
+        kept.load_state_dict(changed, strict=False)
         for parameter, like in zip(kept.parameters(), built.parameters(), strict=True):
             parameter.requires_grad_(like.requires_grad)
             parameter.grad = None

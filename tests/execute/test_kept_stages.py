@@ -13,29 +13,32 @@ CASE = of_blocks(blocks.Linear(), blocks.BatchNorm())
 
 @pytest.fixture
 def kept():
-    """Stages of which number 0 was built in the execution before."""
+    """Stages in their first execution."""
     stages = KeptStages()
     stages.begin()
-    stages.used_again(0, build_stage(CASE, 0))
     return stages
 
 
-def test_the_next_execution_has_the_module_of_the_last_one(kept):
-    before = kept._built[0]
+@pytest.fixture
+def module(kept):
+    """What the first execution built as stage 0."""
+    return kept.used_again(0, build_stage(CASE, 0))
+
+
+def test_the_next_execution_has_the_module_of_the_last_one(kept, module):
     kept.begin()
 
-    assert kept.used_again(0, build_stage(CASE, 0)) is before
+    assert kept.used_again(0, build_stage(CASE, 0)) is module
 
 
-def test_a_module_that_is_built_twice_in_an_execution_is_another_one(kept):
+def test_a_module_that_is_built_twice_in_an_execution_is_another_one(kept, module):
     kept.begin()
-    first = kept.used_again(0, build_stage(CASE, 0))
+    kept.used_again(0, build_stage(CASE, 0))
 
-    assert kept.used_again(0, build_stage(CASE, 0)) is not first
+    assert kept.used_again(0, build_stage(CASE, 0)) is not module
 
 
-def test_it_has_the_state_of_one_just_built_and_no_gradients(kept):
-    module = kept._built[0]
+def test_it_has_the_state_of_one_just_built_and_no_gradients(kept, module):
     with torch.no_grad():
         for value in (*module.parameters(), *module.buffers()):
             value.add_(1)
@@ -56,9 +59,9 @@ def test_it_has_the_state_of_one_just_built_and_no_gradients(kept):
     assert all(one.grad is None for one in again.parameters())
 
 
-def test_hooks_that_were_left_stay(kept):
+def test_hooks_that_were_left_stay(kept, module):
     seen = []
-    kept._built[0].register_forward_hook(lambda *_: seen.append("left"))
+    module.register_forward_hook(lambda *_: seen.append("left"))
     kept.begin()
 
     kept.used_again(0, build_stage(CASE, 0))(torch.ones(2, CASE.model.width, dtype=torch.float64))
@@ -66,8 +69,8 @@ def test_hooks_that_were_left_stay(kept):
     assert seen == ["left"]
 
 
-def test_a_module_whose_parameters_an_engine_changed_is_not_used_again(kept):
-    kept._built[0].to(torch.float32)
+def test_a_module_whose_parameters_an_engine_changed_is_not_used_again(kept, module):
+    module.to(torch.float32)
     kept.begin()
     built = build_stage(CASE, 0)
 
