@@ -18,6 +18,10 @@ from tests.case.examples import small_case, with_model
 pytestmark = pytest.mark.xdist_group("device")
 
 
+_WITHOUT_THE_DEVICE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""Processes of their own: those without any settings are kept for tests of other modules, which have no device."""
+
+
 @pytest.fixture
 def done(on_ranks):
     """Do something on the ranks of the device and of the CPU, with a mistake or without; return what came out."""
@@ -25,7 +29,7 @@ def done(on_ranks):
     def do(function, *switches, on="testdev", mistake=None, ranks=1, **options):
         call = functools.partial(_with_mistake, function, mistake, on)
         if on == "cpu":
-            return _outcome(run_on_ranks(call, ranks=ranks, **options))
+            return _outcome(run_on_ranks(call, ranks=ranks, environment=_WITHOUT_THE_DEVICE, **options))
         return _outcome(on_ranks(call, *switches, ranks=ranks, **options))
 
     return do
