@@ -7,7 +7,7 @@ by m, and microbatches are dicts, with pointers on the ranks that do not have th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,11 @@ _CAPABILITIES = Capabilities(
     sub_groups=True,
 )
 
+_ENGINES = {
+    "GPipe": "AllForwardAllBackwardPipelineEngine",
+    "1F1B": "OneForwardOneBackwardPipelineEngine",
+}
+
 
 class _Stage(nn.Module):
     """Calls a stage with the tensors that a block gives it by name, and names what it returns."""
@@ -117,13 +122,7 @@ class _NanotronPipeline:
         self.apply = step_modules(self._modules, plan.optimizer)
         self._group = plan.ranks.pipeline_group or dist.group.WORLD
         self._p2p = p2p.P2P(self._group, device=plan.ranks.device)
-        gpipe = plan.schedule == "GPipe"
-        chosen = (
-            engine.AllForwardAllBackwardPipelineEngine
-            if gpipe
-            else engine.OneForwardOneBackwardPipelineEngine
-        )
-        self._engine = chosen()
+        self._engine = getattr(engine, _ENGINES[plan.schedule])()
         self._model: nn.Module | None = None
 
     def owned(self) -> Mapping[int, nn.Module]:
@@ -144,35 +143,34 @@ class _NanotronPipeline:
         return StepResult(output=output, loss=torch.stack([one["loss"] for one in found]).sum())
 
     def _made(self, *, num_inputs: int) -> nn.Module:
+        """The model of all blocks; the engine builds those of this rank."""
         from nanotron.parallel.pipeline_parallel.block import PipelineBlock
 
         plan = self._plan
         counts = [num_inputs, *(len(one.tensors) for one in plan.boundaries()), 1]
-        blocks = []
+
+        def block(
+            takes: Iterable[str], gives: Iterable[str], *, rank: int, builder: Any, **given: Any
+        ) -> Any:
+            made = PipelineBlock(self._p2p, builder, given, set(takes), set(gives))
+            made.build_and_set_rank(rank)
+            return made
 
         def measured(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return plan.loss.function(output, target)
 
-        for s, owners in enumerate(plan.placement):
-            blocks.append(
-                PipelineBlock(
-                    self._p2p,
-                    module_builder=lambda s=s: _Stage(self._modules[s]),
-                    module_kwargs={},
-                    module_input_keys=set(_names(counts[s])),
-                    module_output_keys=set(_names(counts[s + 1])),
-                )
+        stages = [
+            block(
+                _names(counts[s]),
+                _names(counts[s + 1]),
+                rank=min(owners),
+                builder=_Stage,
+                stage=self._modules.get(s),
             )
-            blocks[-1].build_and_set_rank(min(owners))
-        loss = PipelineBlock(
-            self._p2p,
-            module_builder=lambda: measured,
-            module_kwargs={},
-            module_input_keys={"output", "target"},
-            module_output_keys={"loss"},
-        )
-        loss.build_and_set_rank(plan.last_rank)
-        return _Model(blocks, loss)
+            for s, owners in enumerate(plan.placement)
+        ]
+        loss = block(["output", "target"], ["loss"], rank=plan.last_rank, builder=lambda: measured)
+        return _Model(stages, loss)
 
     def _given(self, microbatch: Microbatch) -> dict[str, Any]:
         """A microbatch as this rank has it."""
