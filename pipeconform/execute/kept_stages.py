@@ -27,7 +27,7 @@ class KeptStages:
     def used_again(self, index: int, built: StageModule) -> StageModule:
         """The module of stage `index` from before with the state of the one just built, and without gradients.
 
-        An engine that has changed parameters' names, shapes or dtypes gets the one just built.
+        An engine that has changed names, shapes or dtypes of parameters or buffers gets the one just built.
         """
         kept = self._earlier.pop(index, None)
         if kept is None or _form(kept) != _form(built):
@@ -45,4 +45,5 @@ class KeptStages:
 
 
 def _form(module: nn.Module) -> list[tuple[str, type, object, object]]:
-    return [(name, type(one), one.shape, one.dtype) for name, one in module.named_parameters()]
+    named = module.state_dict(keep_vars=True).items()
+    return [(name, type(one), one.shape, one.dtype) for name, one in named]

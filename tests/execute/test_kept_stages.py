@@ -69,8 +69,16 @@ def test_hooks_that_were_left_stay(kept, module):
     assert seen == ["left"]
 
 
-def test_a_module_whose_parameters_an_engine_changed_is_not_used_again(kept, module):
-    module.to(torch.float32)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.to(torch.float32),
+        lambda module: module.blocks[1].norm.register_buffer("running_mean", None),
+    ],
+    ids=["dtype", "no buffer"],
+)
+def test_a_module_that_an_engine_changed_is_not_used_again(kept, module, change):
+    change(module)
     kept.begin()
     built = build_stage(CASE, 0)
 
