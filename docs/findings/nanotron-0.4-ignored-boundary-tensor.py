@@ -9,8 +9,8 @@ Where: nanotron, main branch of April 2026 (2411b022), which calls itself 0.4 an
   RecvTensorFromPipelineBuffer.backward, line 109 (sends), and SendTensorToPipelineBuffer.backward, lines 38
   to 42 (waits).
 Why: a gradient is sent by the backward of the received tensor, which does not run for a tensor that the loss
-  does not depend on. One is awaited for every tensor with a gradient that was sent, and messages are told
-  apart by their order alone.
+  does not depend on. The sender waits for a gradient of every tensor with one that it sent, and messages are
+  known by their order alone.
 Requirement: FWD-12.
 Schedules: AllForwardAllBackwardPipelineEngine and OneForwardOneBackwardPipelineEngine.
 Possible fix: in recv_from_pipeline_state_buffer, let every microbatch also go backward from the received

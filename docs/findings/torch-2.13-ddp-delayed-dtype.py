@@ -1,7 +1,7 @@
 """DistributedDataParallel's delayed all-reduce is for parameters of the default dtype only.
 
 What: a parameter of another dtype in delay_all_reduce_named_params is a RuntimeError in the first forward, which
-  speaks of an assigned gradient's dtype. A parameter on a GPU is an error, too, unless device_ids is given, though the
+  is about an assigned gradient's dtype. A parameter on a GPU is an error, too, unless device_ids is given, though the
   documentation allows None: "attempting to assign a gradient with device type 'cpu' to a tensor with device type
   'cuda'".
 Where: torch 2.13.0, nn/parallel/distributed.py: _register_delay_all_reduce_hook, line 1210, makes one buffer for all of

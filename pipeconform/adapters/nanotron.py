@@ -8,6 +8,7 @@ by m, and microbatches are dicts, with pointers on the ranks that do not have th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,13 +68,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.BATCH_DIM}
         | {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
     ),
-    boundary=BoundaryClaim(
-        max_tensors=4,
-        containers=("tensor", "tuple", "list"),
-        dtypes=("float64", "float32", "bfloat16", "float16"),
-        no_grad_tensors=True,
-        non_float_tensors=True,
-    ),
+    boundary=replace(_TRAINED, no_grad_tensors=True, non_float_tensors=True),
     scale=GradientScale(at="loss"),
     reductions=("mean",),
     sub_groups=True,

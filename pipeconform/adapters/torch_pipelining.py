@@ -240,11 +240,10 @@ class _TorchPipeline:
         whole = batch.target.movedim(self._plan.batch_dim, 0)  # torch splits targets in dimension 0
         target = {"target": whole, "losses": losses} if last and self._plan.trains else {}
         loss_kwargs = {"loss_kwargs": dict(batch.loss_kwargs)} if batch.loss_kwargs else {}
-        if mode is Mode.EVAL and self._second is not None:
-            with torch.no_grad():
-                return StepResult(output=self._second.step(*args, **kwargs))
         if mode is Mode.EVAL:
             with torch.no_grad():
+                if self._second is not None:
+                    return StepResult(output=self._second.step(*args, **kwargs))
                 output = self._schedule.eval(*args, **target, **loss_kwargs, **kwargs)
             return StepResult(output=output, losses=losses if target else None)
         # torch keeps the last stage's outputs until the next step, unless the step is asked to return none

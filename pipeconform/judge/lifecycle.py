@@ -6,6 +6,7 @@ from collections.abc import Iterator, Set
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.bounds.numerics import compare
+from pipeconform.case.case import Eval
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.observe.observation import Named, Observation, StepExpected
 
@@ -13,6 +14,7 @@ __all__ = [
     "names_of_state",
     "repeats_exactly",
     "traces_of_evaluation",
+    "traces_of_evaluations",
 ]
 
 
@@ -34,6 +36,13 @@ def names_of_state(evidence: Evidence, one: Observation, expected: StepExpected)
                     f"the state of stage {s} on rank {one.rank}: {kind.removeprefix('state ')}: {min(wrong)}"
                 )
                 yield Finding(kind=kind, message=text, step=expected.step, rank=one.rank, stage=s)
+
+
+def traces_of_evaluations(evidence: Evidence) -> Iterator[Finding]:
+    """The traces of every evaluation on every rank."""
+    for expected in evidence.runs(Eval):
+        for one in evidence.members:
+            yield from traces_of_evaluation(evidence, one, expected.step)
 
 
 def traces_of_evaluation(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from pipeconform.case.case import Eval, Optimize, Sgd, Train
+from pipeconform.case.case import Optimize, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.conditions import DELAY, SEVERAL_REPLICAS
 from pipeconform.judge.data_parallel import (
@@ -19,7 +19,7 @@ from pipeconform.judge.data_parallel import (
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.judgement import TIMELINE, requirement
-from pipeconform.judge.lifecycle import traces_of_evaluation
+from pipeconform.judge.lifecycle import traces_of_evaluations
 from pipeconform.judge.masters import masters_are_kept
 from pipeconform.judge.reductions import reduced_once
 from pipeconform.judge.sums import sums_are_exact
@@ -313,12 +313,7 @@ def replicas_and_cut_stages_with_something_else(evidence: Evidence) -> Iterator[
     one may pass it by. Replicas that clip by norms of their own, or of which only one skips a step, drift apart.
     """
     judge = _replicas_are_right if evidence.case.world.tensor is None else _parts_are_right
-    traces = (
-        traces_of_evaluation(evidence, one, expected.step)
-        for expected in evidence.runs(Eval)
-        for one in evidence.members
-    )
-    yield from of_first_wrong_step(chain(judge(evidence), *traces))
+    yield from of_first_wrong_step(chain(judge(evidence), traces_of_evaluations(evidence)))
 
 
 def _replicas_are_right(evidence: Evidence) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import TIMELINE, requirement
-from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation
+from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation, traces_of_evaluations
 from pipeconform.judge.named import accepted
 from pipeconform.judge.residue import grown, held_by, kept_by, lived_on_by
 from pipeconform.judge.schedules import size_of
@@ -81,9 +81,7 @@ def a_second_schedule_leaves_training_alone(evidence: Evidence) -> Iterator[Find
     """
     yield from outputs_are_right(evidence)
     yield from losses_and_gradients_are_right(evidence)
-    for expected in evidence.runs(Eval):
-        for one in evidence.members:
-            yield from traces_of_evaluation(evidence, one, expected.step)
+    yield from traces_of_evaluations(evidence)
 
 
 @requirement(

@@ -38,7 +38,7 @@ def _scenario(schedule: str, *, model: str = "plain", v: int = 1, steps=STEPS) -
 
 
 @pytest.mark.parametrize(
-    ("schedule", "wrap"),
+    ("scheduled", "wrap"),
     crossed(
         [
             ("GPipe", 1),
@@ -56,8 +56,8 @@ def _scenario(schedule: str, *, model: str = "plain", v: int = 1, steps=STEPS) -
         ["ddp", "own", "sharded"],
     ),
 )
-def test_gradients_are_the_mean_and_reduced_once(pools: Pools, schedule: tuple[str, int], wrap: str) -> None:
-    (schedule, v), steps = schedule, STEPS
+def test_gradients_are_the_mean_and_reduced_once(pools: Pools, scheduled: tuple[str, int], wrap: str) -> None:
+    (schedule, v), steps = scheduled, STEPS
     if schedule == "DualPipeV":  # at least a microbatch per stage
         steps = (("train", 9, 4), ("train", 7, 5), ("eval", 4, 2), ("zero", 0, 0), ("train", 6, 6))
     _check(pools, Replicated(scenario=_scenario(schedule, v=v, steps=steps), wrap=wrap))
