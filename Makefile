@@ -81,11 +81,13 @@ JUDGED ?=
 engines:
 	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES) $(JUDGED)
 
-# Releases of torch, one after the other; RELEASES and PROFILE choose. What is judged already is not judged again.
+# Releases of torch, one after the other; RELEASES, PROFILE and REQUIREMENTS choose. What is judged already is not
+# judged again.
 RELEASES ?=
 PROFILE ?= smoke
+REQUIREMENTS ?=
 torches:
-	@$(PYTHON) docs/torches/judge.py --environments $(TORCHES) --profile $(PROFILE) $(RELEASES)
+	@$(PYTHON) docs/torches/judge.py --environments $(TORCHES) --profile $(PROFILE) $(REQUIREMENTS:%=--requirements %) $(RELEASES)
 
 # A machine with a GPU has its own torch, and often no network: what is set up is used, else PYTHON as it is.
 # GPU holds options: GPU="--within 560 --out FOLDER", or names of parts. Exit code 2 means that some parts are left.

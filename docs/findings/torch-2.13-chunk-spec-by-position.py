@@ -7,7 +7,7 @@ What: kwargs_chunk_spec is a dictionary from the name of a keyword argument to t
 Where: torch 2.13.0, distributed/pipelining/microbatch.py, _shard_dict_of_args: lines 311 (the check), 319-324 and
   328.
 Why: both dictionaries are flattened to lists, each in its own order, and the two lists are zipped.
-Requirement: none (near FWD-22).
+Requirement: FWD-22.
 Schedules: all that take kwargs_chunk_spec (all but LoopedBFS).
 Possible fix: refuse names that differ, and take the specs in the order of the arguments (args_chunk_spec[k] for k in
   args_dict).

@@ -3,11 +3,13 @@
     make torches                                              # smoke profile, every release
     make torches RELEASES=2.14.1 PROFILE=core
     python docs/torches/judge.py 2.14.1 2.15.0 --impl torch --profile core
+    python docs/torches/judge.py --impl torch --profile core --requirements LIF-9,TRN-28   # what is new in the standard
 
 One release after the other. Each gets an environment of its own (environments.py), which is installed once and kept; a
 release that cannot be installed is skipped with the reason. A result that is there already is kept, and a run that was
 interrupted goes on where it stopped (`pipeconform run --resume`); --again judges once more. Results go to
-build/torches/RELEASE/IMPL-PROFILE; page.py makes docs/releases.md of them.
+build/torches/RELEASE/IMPL-PROFILE, those of some requirements to build/torches/RELEASE/some/IMPL-PROFILE; page.py makes
+docs/releases.md of both.
 
 Exit code 1: the reference does not meet a requirement with some release, or a run broke off. What torch violates is no
 failure here, it is the result.
@@ -37,6 +39,7 @@ def main() -> int:
     parser.add_argument("releases", nargs="*", metavar="RELEASE", default=environments.RELEASES)
     parser.add_argument("--impl", action="append", choices=IMPLEMENTATIONS, help="by default all of them")
     parser.add_argument("--profile", default="smoke")
+    parser.add_argument("--requirements", help="judge these alone, such as LIF-9,TRN-28")
     parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
     parser.add_argument("--out", type=Path, default=Path("build/torches"))
     parser.add_argument("--python", default=sys.executable, help="for new environments")
@@ -57,10 +60,11 @@ def main() -> int:
             flush=True,
         )
         for impl in asked.impl or IMPLEMENTATIONS:
-            out = asked.out / release / f"{impl}-{asked.profile}"
+            out = asked.out / release / ("some" if asked.requirements else "") / f"{impl}-{asked.profile}"
             line, fine = judged(
                 impl,
                 profile=asked.profile,
+                requirements=asked.requirements,
                 python=environments.interpreter((asked.environments / release).absolute()),
                 out=out,
                 limit=asked.limit,
@@ -72,15 +76,23 @@ def main() -> int:
 
 
 def judged(
-    impl: str, *, profile: str, python: Path, out: Path, limit: float, again: bool
+    impl: str,
+    *,
+    profile: str,
+    python: Path,
+    out: Path,
+    limit: float,
+    again: bool,
+    requirements: str | None = None,
 ) -> tuple[str, bool]:
     """Judge an implementation unless that is done; return a line about it, and whether nothing went wrong."""
     result, code, begun = out / "result.json", 0, time.monotonic()
-    if again or not complete(result):
-        if again:
+    if again or not complete(result, requirements):
+        if again or complete(result):  # a complete result of other requirements is not gone on with
             shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
         command = [str(python), "-m", "pipeconform", "run", "--impl", impl]
+        command += ["--requirements", requirements] if requirements else []
         with (out / "run.log").open("a", encoding="utf-8") as log:
             try:
                 code = subprocess.run(
@@ -100,10 +112,11 @@ def judged(
     return f"{impl}: {text} ({time.monotonic() - begun:.0f} s)", impl != "reference" or not violated
 
 
-def complete(result: Path) -> bool:
-    """Whether there is a result of a run that was not cut off."""
+def complete(result: Path, requirements: str | None = None) -> bool:
+    """Whether there is a result of a run that was not cut off, and of these requirements if any are named."""
     try:
-        return bool(json.loads(result.read_text("utf-8"))["run"]["complete"])
+        run = json.loads(result.read_text("utf-8"))["run"]
+        return bool(run["complete"]) and requirements in (None, run.get("selection"))
     except (OSError, ValueError, KeyError):
         return False
 

@@ -59,15 +59,29 @@ def stored() -> Verdicts:
 
 
 def collected(kept: Verdicts, *, results: Path, made: Path) -> Verdicts:
-    """What is kept, with all results in a folder and the environments' costs."""
+    """What is kept, with all results in a folder and the environments' costs.
+
+    Rows of some requirements, which were judged alone, take the place of those in the same release's whole result.
+    """
     for file in sorted(results.glob("*/*/result.json")):
-        release, (impl, _, profile) = file.parts[-3], file.parts[-2].rpartition("-")
-        result = json.loads(file.read_text("utf-8"))
-        if result["run"]["complete"]:
+        if (result := _complete(file)) is not None:
+            release, (impl, _, profile) = file.parts[-3], file.parts[-2].rpartition("-")
             kept.setdefault(f"{impl} {profile}", {})[release] = compact(result)
+    for file in sorted(results.glob("*/some/*/result.json")):
+        release, (impl, _, profile) = file.parts[-4], file.parts[-2].rpartition("-")
+        whole = kept.get(f"{impl} {profile}", {}).get(release)
+        if whole is not None and (result := _complete(file)) is not None:
+            alone, asked = compact(result), result["run"]["selection"].split(",")
+            whole["rows"] |= {name: alone["rows"][name] for name in asked}
+            whole["alone"] = whole.get("alone", {}) | dict.fromkeys(asked, alone["created"])
     for file in sorted(made.glob("*/ready.json")):
         kept.setdefault("environments", {})[file.parent.name] = json.loads(file.read_text("utf-8"))
     return kept
+
+
+def _complete(file: Path) -> dict | None:
+    result = json.loads(file.read_text("utf-8"))
+    return result if result["run"]["complete"] else None
 
 
 def compact(result: dict) -> dict:
@@ -180,9 +194,19 @@ def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
         if (changing)
         else f"With {', '.join(releases)} every requirement that was judged is met."
     )
+    yield from _alone(verdicts)
     for release in releases:
         for text in verdicts[release]["elsewhere"]:
             yield f"- {release}, not claimed: {text}"
+
+
+def _alone(verdicts: Mapping[str, dict]) -> Iterator[str]:
+    days: dict[str, set[str]] = {}
+    for one in verdicts.values():
+        for name, day in one.get("alone", {}).items():
+            days.setdefault(day, set()).add(name)
+    for day, names in sorted(days.items()):
+        yield f"Judged alone, later than the others, on {day}: {_listed(sorted(names, key=_requirement))}."
 
 
 def story(verdicts: Mapping[str, dict], name: str) -> str:

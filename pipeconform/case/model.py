@@ -33,6 +33,7 @@ KwargKind = Literal[
     "number",
     "objects",
     "turned",
+    "rows",
     "whole",
     "listed",
     "positions",
@@ -53,8 +54,10 @@ class Kwarg(Strict, frozen=True, kw_only=True):
     """A keyword argument of one stage: a tensor split with the batch, or a value that every microbatch gets whole.
 
     Such a value is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample.
-    Three kinds have split rules of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is
-    not split despite its shape, and ``listed`` is a list of B numbers, which a function splits.
+    Four kinds have split rules of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is
+    not split despite its shape, and ``listed`` is a list of B numbers, which a function splits. ``rows`` stands beside
+    ``turned`` in a stage and is split in dimension 0 by a rule that says so; then both are ``[B, B]``, so that each
+    can be cut as the other should be, and their rules are given in the reverse order of their values.
 
     Four kinds are for the decoder layers of their stage. Two are tensors that are split with the batch: ``positions``
     are the int64 positions of tokens in their documents, several of which follow each other in a sample; tokens attend
@@ -77,9 +80,14 @@ class Kwarg(Strict, frozen=True, kw_only=True):
         return self.kind in ("block_mask", "window")
 
     @property
+    def role(self) -> str:
+        """What it is to its stage: of one role, a stage gets one argument at most."""
+        return self.kind if self.is_for_decoders or self.kind == "rows" else "gain"
+
+    @property
     def name(self) -> str:
         """The name under which its stage gets it."""
-        return f"{self.kind if self.is_for_decoders else 'gain'}_{self.stage}"
+        return f"{self.role}_{self.stage}"
 
 
 class Passage(Strict, frozen=True, kw_only=True):
@@ -178,6 +186,11 @@ class Model(Strict, frozen=True, kw_only=True):
         return self.is_exact and self.dtype == "bfloat16"
 
 
+def stages_given(model: Model, kind: KwargKind) -> set[int]:
+    """The stages that get a keyword argument of a kind."""
+    return {kwarg.stage for kwarg in model.kwargs if kwarg.kind == kind}
+
+
 def impossible_model(model: Model) -> Iterator[str]:
     """Yield the reasons why a model is impossible."""
     stages = len(model.stages)
@@ -191,6 +204,8 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield f"model.kwargs names a stage outside 0…{stages - 1}"
     if model.batch_dim and any(kwarg.kind == "turned" for kwarg in model.kwargs):
         yield "a 'turned' keyword argument needs model.batch_dim 0: with 1 it would be split like any other"
+    if stages_given(model, "rows") - stages_given(model, "turned"):
+        yield "a 'rows' keyword argument needs a 'turned' one in its stage"
     if any(isinstance(block, Attention) for block in model.blocks()) and not model.sequence:
         yield "an attention block needs model.sequence of at least 1"
     if any(isinstance(block, Decoder) for block in model.blocks()) and not model.sequence:

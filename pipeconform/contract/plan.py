@@ -227,7 +227,8 @@ class Plan:
     """
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
     """Per stage and name, how a keyword argument is split into microbatches if not as usual: a tensor along
-    `batch_dim`, everything else whole. The same in every batch."""
+    `batch_dim`, everything else whole. The same in every batch. Rules belong to names: they may be in another order
+    than the values."""
     output_rules: tuple[MergeRule | None, ...] = ()
     """Per tensor that the last stage returns, in order, how the microbatches' values are merged if not as usual (None):
     along `batch_dim`. Empty: all are merged as usual."""

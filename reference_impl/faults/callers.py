@@ -175,6 +175,18 @@ class MergedFromZero(_Merging):
 
 
 @breaks("FWD-22")
+class RulesByPlace(ReferencePipeline):
+    """The first of a stage's split rules is taken for its first keyword argument, whichever they name."""
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        rules = {
+            s: dict(zip((name for name in batch.kwargs[s] if name in own), own.values(), strict=True))
+            for s, own in batch.kwarg_rules.items()
+        }
+        return super().make_work(mode, replace(batch, kwarg_rules=rules))
+
+
+@breaks("FWD-22")
 class WholeSplit(_Ruled):
     """Keyword tensors that every microbatch should get whole are split."""
 

@@ -251,7 +251,8 @@ def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
 )
 def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:
     """A keyword argument with a split rule reaches its stage split by that rule in every microbatch: along
-    the dimension that the rule names, whole although it is a tensor, or by the user's function.
+    the dimension that the rule names, whole although it is a tensor, or by the user's function. A rule is
+    that of the argument of its name, in whatever order rules and arguments are given.
 
     Attention masks and rotary tables have their batch in another dimension or none at all; cut where the
     other arguments are cut, they still have a shape that runs.

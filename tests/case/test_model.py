@@ -74,6 +74,11 @@ PAIRS = {
         _model(kwargs=(Kwarg(stage=0, kind="turned"),), batch_dim=1, sequence=2),
         "a 'turned' keyword argument needs model.batch_dim 0",
     ),
+    "rows": (
+        _model(kwargs=(Kwarg(stage=0, kind="turned"), Kwarg(stage=0, kind="rows"))),
+        _model(kwargs=(Kwarg(stage=1, kind="turned"), Kwarg(stage=0, kind="rows"))),
+        "a 'rows' keyword argument needs a 'turned' one in its stage",
+    ),
     "another argument is split in any dimension": (
         _model(kwargs=(Kwarg(stage=0, kind="whole"),), batch_dim=1, sequence=2),
         _model(kwargs=(Kwarg(stage=0, kind="turned"),), batch_dim=1, sequence=2),

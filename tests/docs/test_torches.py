@@ -66,6 +66,48 @@ def test_a_result_that_is_there_is_kept_and_one_of_a_cut_off_run_is_not(module, 
         judge.judged("torch", **how)
 
 
+def test_rows_that_were_judged_alone_take_the_place_of_those_of_a_whole_result(module, tmp_path):
+    page = module("page")
+
+    def written(folder, day, cells, selection=None):
+        (tmp_path / folder).mkdir(parents=True)
+        result = {
+            "run": {"complete": True, "selection": selection},
+            "cells": [
+                {"requirement": name, "schedule": "GPipe", "status": status, "reason": "", "violations": []}
+                for name, status in cells.items()
+            ],
+            "environment": {"torch": "2.13.0", "python": "3.11"},
+            "standard_version": "0.1",
+            "created": f"{day}T10:00",
+            "totals": {"executions": 1},
+            "implementation": {"capabilities": None},
+        }
+        (tmp_path / folder / "result.json").write_text(json.dumps(result))
+
+    met = {"FWD-1": "passed", "FWD-2": "passed", "TRN-4": "failed"}
+    written("2.13.0/torch-core", "2026-11-25", met)
+    # what another requirement needs is judged, too, by fewer cases
+    few = {"FWD-1": "blocked", "TRN-4": "passed", "TRN-28": "failed"}
+    written("2.13.0/some/torch-core", "2026-11-27", few, "TRN-4,TRN-28")
+    (_, one), *others = page.collected({}, results=tmp_path, made=tmp_path)["torch core"].items()
+
+    assert not others
+    assert {name: (row["met"], row["blocked"]) for name, row in one["rows"].items()} == {
+        "FWD-1": (1, 0),
+        "FWD-2": (1, 0),
+        "TRN-4": (1, 0),
+        "TRN-28": (0, 0),
+    }
+    assert "Judged alone, later than the others, on 2026-11-27: TRN 4, 28." in [
+        *page._table("torch core", {"2.13.0": one})
+    ]
+    judge, where = module("judge"), tmp_path / "2.13.0/some/torch-core/result.json"
+    assert judge.complete(where)
+    assert judge.complete(where, "TRN-4,TRN-28")
+    assert not judge.complete(where, "TRN-4")
+
+
 def test_what_is_not_kept_is_run_on_each_installed_release(module, monkeypatch, tmp_path, capsys):
     environments, kept = module("environments"), tmp_path / "kept.json"
     (tmp_path / "2.13.0").mkdir()

@@ -30,7 +30,8 @@ from pipeconform.adapter import (
 from pipeconform.case.build import block_masks, exact
 from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.build.modules import VOCABULARY, build_stage
-from pipeconform.case.case import Carried, Case, Eval, KwargKind, LossSpec, Train
+from pipeconform.case.case import Carried, Case, Eval, Kwarg, KwargKind, LossSpec, Model, Train
+from pipeconform.case.model import stages_given
 from pipeconform.case.seeds import seed_of
 
 __all__ = [
@@ -72,10 +73,18 @@ def split(value: Any, *, num_microbatches: int, batch_dim: int) -> list[Any]:
 
 
 def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
-    """The split rules of keyword arguments, by stage and name; only of those that are not split by default."""
-    rules: dict[str, SplitRule] = {"turned": Along(1), "whole": Whole(), "listed": CustomSplit(_by_samples)}
+    """The split rules of keyword arguments, by stage and name; only of those that are not split by default.
+
+    They are in the reverse order of the arguments: a rule belongs to a name and not to a place.
+    """
+    rules: dict[str, SplitRule] = {
+        "turned": Along(1),
+        "rows": Along(0),
+        "whole": Whole(),
+        "listed": CustomSplit(_by_samples),
+    }
     found: dict[int, dict[str, SplitRule]] = {}
-    for kwarg in case.model.kwargs:
+    for kwarg in reversed(case.model.kwargs):
         if kwarg.kind in rules:
             found.setdefault(kwarg.stage, {})[kwarg.name] = rules[kwarg.kind]
     return found
@@ -212,8 +221,7 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         )
     kwargs: dict[int, dict[str, Any]] = {}
     for kwarg in model.kwargs:
-        name = kwarg.kind if kwarg.is_for_decoders else "gain"
-        generator = _generator(case, step_index, name, kwarg.stage)
+        generator = _generator(case, step_index, kwarg.role, kwarg.stage)
         gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
         if kwarg.is_for_decoders:
             gain = _for_decoders(
@@ -223,8 +231,8 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
             gain = round(float(torch.rand((), generator=generator)), 3)
         elif kwarg.kind == "listed":
             gain = [round(gain, 3) for gain in torch.rand(step.batch_size, generator=generator).tolist()]
-        elif kwarg.kind in ("turned", "whole"):
-            shape = (2, step.batch_size) if kwarg.kind == "turned" else (step.batch_size, model.width)
+        elif kwarg.kind in ("turned", "rows", "whole"):
+            shape = _ruled_shape(kwarg, model, step.batch_size)
             gain = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
         elif kwarg.kind == "objects":
             gain = _objects(step.batch_size, generator)
@@ -246,6 +254,14 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         num_microbatches=m,
         rules=kwarg_rules(case),
     )
+
+
+def _ruled_shape(kwarg: Kwarg, model: Model, batch_size: int) -> tuple[int, int]:
+    """The shape of a tensor with a split rule of its own, before it is split."""
+    if kwarg.kind == "whole":
+        return batch_size, model.width
+    square = kwarg.kind == "rows" or kwarg.stage in stages_given(model, "rows")
+    return batch_size if square else 2, batch_size
 
 
 def assemble(

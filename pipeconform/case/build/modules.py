@@ -223,7 +223,10 @@ def _gain_of(kind: KwargKind, value: Any, *, like: Tensor, batch_dim: int) -> An
         case "whole":
             return value.mean(0)
         case "turned":
-            return value.sum(0).reshape(-1, *(1 for _ in range(like.ndim - 1)))
+            # cut as rows should be, it still has a shape that runs; and the other way round
+            return value.reshape(-1, len(like)).mean(0).reshape(-1, *(1 for _ in range(like.ndim - 1)))
+        case "rows":
+            return value.reshape(len(like), -1).mean(1).reshape(-1, *(1 for _ in range(like.ndim - 1)))
         case "listed":
             samples = torch.tensor(value, dtype=like.dtype, device=like.device)
             return samples.reshape(-1, *(1 for _ in range(like.ndim - 1 - batch_dim)))

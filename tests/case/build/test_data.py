@@ -5,6 +5,7 @@ import msgspec
 import pytest
 import torch
 
+from pipeconform.adapter import Along
 from pipeconform.case.blocks import Decoder, Embedding, Head, Linear
 from pipeconform.case.build.data import (
     IGNORED,
@@ -232,6 +233,20 @@ def test_keyword_arguments_are_split_as_their_kind_says(kind, shape, parts) -> N
     assert tuple(batch.kwargs[1]["gain_1"].shape) == shape
     assert [tuple(micro.kwargs[1]["gain_1"].shape) for micro in batch.microbatches] == parts
     assert (1 in batch.kwarg_rules) == (kind != "tensor")
+
+
+def test_two_rules_of_a_stage_are_in_another_order_than_its_arguments() -> None:
+    kwargs = (Kwarg(stage=1, kind="turned"), Kwarg(stage=1, kind="rows"))
+    batch = make_batch(with_model(small_case(), kwargs=kwargs), 0)
+
+    assert {name: value.shape for name, value in batch.kwargs[1].items()} == {
+        "gain_1": (4, 4),
+        "rows_1": (4, 4),
+    }
+    assert list(batch.kwarg_rules[1].items()) == [("rows_1", Along(0)), ("gain_1", Along(1))]
+    first = batch.microbatches[0].kwargs[1]
+    assert torch.equal(first["gain_1"], batch.kwargs[1]["gain_1"][:, :2])
+    assert torch.equal(first["rows_1"], batch.kwargs[1]["rows_1"][:2])
 
 
 def test_numbers_and_objects_are_given_whole_and_lists_are_cut_by_samples() -> None:

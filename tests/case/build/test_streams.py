@@ -72,7 +72,7 @@ KWARGS = {
     ),
     "a tensor with the samples in its second dimension": (
         "turned",
-        _tensor([[0.25, 0.5], [0.25, 0.5]]),
+        _tensor([[0.25, 1.0], [0.75, 1.0]]),
         [[12, 24], [16, 32]],
     ),
     "a list with a value for every sample": ("listed", [0.5, 1.0], [[12, 24], [16, 32]]),
@@ -92,6 +92,17 @@ def test_a_keyword_argument_scales_the_main_stream_of_its_stage(kind, value, exp
     assert build_stage(case, 0)(_tensor(X)).tolist() == X
 
 
+def test_a_square_is_averaged_over_what_is_no_sample_and_may_be_cut_in_either_dimension() -> None:
+    case = _case(kwargs=(Kwarg(stage=0, kind="turned"), Kwarg(stage=0, kind="rows")))
+    columns, rows = _tensor([[0.0, 0.5], [1.0, 1.5]]), _tensor([[0.25, 0.75], [0.0, 2.0]])
+    build = build_stage(case, 0)
+
+    assert build(_tensor(X), gain_0=columns, rows_0=rows).tolist() == [[18, 36], [32, 64]]
+    # the second sample alone, split as it should be and as the other argument should be
+    assert build(_tensor(X)[1:], gain_0=columns[:, 1:], rows_0=rows[1:]).tolist() == [[32, 64]]
+    assert build(_tensor(X)[1:], gain_0=columns[1:], rows_0=rows[:, 1:]).tolist() == [[42.75, 85.5]]
+
+
 @pytest.mark.parametrize("batch_dim", [0, 1])
 def test_a_list_scales_samples_in_whatever_dimension_they_are(batch_dim: int) -> None:
     case = _case(kwargs=(Kwarg(stage=0, kind="listed"),), sequence=3, batch_dim=batch_dim)
@@ -106,7 +117,7 @@ def test_a_list_scales_samples_in_whatever_dimension_they_are(batch_dim: int) ->
 def test_a_turned_argument_scales_samples_of_sequences() -> None:
     case = _case(kwargs=(Kwarg(stage=0, kind="turned"),), sequence=3)
     scaled = build_stage(case, 0)(
-        torch.ones(2, 3, 2, dtype=torch.float64), gain_0=_tensor([[0.25, 0.5], [0.25, 0.5]])
+        torch.ones(2, 3, 2, dtype=torch.float64), gain_0=_tensor([[0.25, 1.0], [0.75, 1.0]])
     )
 
     assert [sample.unique().tolist() for sample in scaled] == [[1.5], [2.0]]

@@ -7,10 +7,9 @@ from msgspec import structs
 from pipeconform.case.case import Kwarg, KwargKind
 from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.sizes import some_m
-from pipeconform.case.draw.subject import Draft, Size, Subject
+from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.draw.subjects.decoders import WIDTHS, decoder_stages, dtype_of_decoders, fit_decoders
-from pipeconform.case.draw.subjects.kwargs import fits, size_for_kwargs, without_kwargs
+from pipeconform.case.draw.subjects.kwargs import fits, size_for_splits, without_kwargs
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
@@ -26,19 +25,13 @@ def _masked(d: Drawing, draft: Draft) -> Draft:
     return replaced(draft, model=structs.replace(draft.model, stages=stages, kwargs=kwargs))
 
 
-def _size(d: Drawing) -> Size:
-    """Several microbatches wherever the schedule accepts them: with one, nothing is split."""
-    p, v, m = size_for_kwargs(d)
-    return p, v, m if m > 1 else d.pick([n for n in some_m(d.claim, p, v) if n > 1] or [m])
-
-
 BLOCK_MASKS = Subject(
     focus=Focus.BLOCK_MASKS,
     needs=frozenset({Feature.KWARGS, Feature.BLOCK_MASKS}),
     claimed=lambda claim, own: fits(claim, own) and fit_decoders(own),
     found=lambda case: any(kwarg.is_block_mask for kwarg in case.model.kwargs),
     rarity=3,
-    size=_size,
+    size=size_for_splits,
     widths=WIDTHS,
     sequence=lambda d, sequence: d.pick([3, 4, 5]),
     dtype=dtype_of_decoders,

@@ -12,6 +12,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import shapes, some_m
 from pipeconform.case.draw.subject import Size, Subject
 from pipeconform.case.focus import Focus
+from pipeconform.case.model import stages_given
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 _OWN_SPLITS: dict[KwargKind, Feature] = {
@@ -41,12 +42,27 @@ def size_for_kwargs(d: Drawing) -> Size:
     return p, v, m
 
 
+def size_for_splits(d: Drawing) -> Size:
+    """Several microbatches wherever the schedule accepts them: with one, nothing is split."""
+    p, v, m = size_for_kwargs(d)
+    return p, v, m if m > 1 else d.pick([n for n in some_m(d.claim, p, v) if n > 1] or [m])
+
+
 def _given(d: Drawing, model: Model, kind: Callable[[], KwargKind]) -> Model:
     kwargs = tuple(Kwarg(stage=s, kind=kind()) for s in range(len(model.stages)))
     if d.capabilities.kwargs_scope != "pipeline":
         # those of later stages are lost more often
         kwargs = d.pick([kwargs[-1:], kwargs, kwargs, kwargs[:1]])
     return structs.replace(model, kwargs=kwargs)
+
+
+def _with_own_splits(d: Drawing, model: Model) -> Model:
+    given = _given(d, model, lambda: d.pick(_own_splits(d.features)))
+    # with one rule, an engine cannot mistake one argument's for another's
+    if d.pick([True, True, False]):
+        rows = [Kwarg(stage=s, kind="rows") for s in sorted(stages_given(given, "turned"))]
+        return structs.replace(given, kwargs=(*given.kwargs, *rows))
+    return given
 
 
 def _kinds(case: Case) -> set[KwargKind]:
@@ -83,8 +99,8 @@ RULES = Subject(
     needs=frozenset({Feature.KWARGS}),
     claimed=lambda claim, own: bool(_own_splits(own.features)) and fits(claim, own),
     found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
-    size=size_for_kwargs,
-    contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_own_splits(d.features)))),
+    size=size_for_splits,
+    contents=on_model(_with_own_splits),
     without=without_kwargs,
     control="without keyword arguments",
 )
