@@ -60,6 +60,10 @@ class Feature(Claimable):
     KWARGS = "kwargs", "keyword arguments beside the positional ones"
     KWARG_GRADIENTS = "kwarg_gradients", "keyword arguments that require grad receive it, in their .grad"
     LOSS_KWARGS = "loss_kwargs", "extra keyword arguments for the loss function"
+    LOSS_PARAMETERS = (
+        "loss_parameters",
+        "the loss function may use parameters of the last stage, as a fused output layer and cross-entropy do",
+    )
     STRUCTURED_OUTPUTS = "structured_outputs", "the last stage may return a tuple"
     MAPPING_OUTPUTS = "mapping_outputs", "the last stage may return a dict"
     TOKENS = "tokens", "integer inputs (an embedding in the first stage)"

@@ -46,6 +46,7 @@ _CAPABILITIES = Capabilities(
         | {
             Feature.FROZEN,
             Feature.FREEZING,
+            Feature.LOSS_PARAMETERS,
             Feature.UNUSED_PARAMETERS,
             Feature.SHARED_IN_STAGE,
             Feature.BUFFERS,

@@ -68,7 +68,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
-        | {Feature.BATCH_SOURCES, Feature.CLIPPING}
+        | {Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     clipping=ClippingClaim(norms=("two",)),

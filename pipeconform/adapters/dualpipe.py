@@ -73,7 +73,7 @@ _FEATURES = frozenset(
     | {Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE, Feature.LOADING, Feature.BATCH_DIM}
     | {Feature.SHARED_IN_STAGE, Feature.UNUSED_PARAMETERS, Feature.FROZEN, Feature.FREEZING, Feature.BUFFERS}
     | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
-    | {Feature.VARYING_MICROBATCHES}
+    | {Feature.VARYING_MICROBATCHES, Feature.LOSS_PARAMETERS}
 )
 
 

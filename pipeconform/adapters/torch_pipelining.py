@@ -103,6 +103,7 @@ _CAPABILITIES = Capabilities(
             Feature.TOKENS,
             Feature.FROZEN,
             Feature.FREEZING,
+            Feature.LOSS_PARAMETERS,
             Feature.UNUSED_PARAMETERS,
             Feature.SHARED_IN_STAGE,
             Feature.BUFFERS,

@@ -45,6 +45,7 @@ _CAPABILITIES = Capabilities(
             Feature.LOSS_KWARGS,
             Feature.FROZEN,
             Feature.FREEZING,
+            Feature.LOSS_PARAMETERS,
             Feature.UNUSED_PARAMETERS,
         }
         | {Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT, Feature.USER_HOOKS}

@@ -264,6 +264,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "loss.counted divides a sum: it needs loss.kind 'cross_entropy', loss.reduction 'sum' and no loss.scaled"
     if loss.counted and world.num_replicas > 1:
         yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
+    if model.readout and world.is_parallel:
+        yield "model.readout is a parameter of one module: it cannot be combined with world.replicas or world.tensor"
     if model.split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
 

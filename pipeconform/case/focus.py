@@ -27,6 +27,7 @@ class Focus(StrEnum):
     INPUT_HOOKS = "hooks on a stage's inputs"
     GRADIENT_HOOKS = "hooks on parameters and on a module's backward"
     SUM = "sum-reduced loss"
+    READOUT = "parameters in the loss function"
     ACCUMULATE = "accumulation"
     FROZEN = "frozen parameters"
     FREEZING = "stages that are frozen and unfrozen between steps"

@@ -156,6 +156,9 @@ class Model(Strict, frozen=True, kw_only=True):
     input_requires_grad: bool = False
     tied: tuple[int, ...] = ()
     """Stages that share one square map: none, or two or more in ascending order."""
+    readout: bool = False
+    """The loss function applies a square map to what it is given: a parameter of the last stage, which the stage
+    itself does not use."""
     split: Split | None = None
     view_outputs: bool = False
     """Stages return what their last block returns, which may be a view, instead of a tensor of its own."""
@@ -198,6 +201,8 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield f"model.width {model.width} must be at least 1 and model.sequence {model.sequence} at least 0"
     if model.merged and (model.output != "tensor" or model.batch_dim or model.split is not None):
         yield "model.merged needs model.output 'tensor', batch_dim 0 and no model.split"
+    if model.readout and (model.output != "tensor" or model.merged or model.split is not None):
+        yield "model.readout needs model.output 'tensor', and no model.merged or model.split"
     if model.batch_dim == 1 and not model.sequence:
         yield "model.batch_dim 1 needs a sequence: the main stream is [sequence, B, width]"
     if any(not 0 <= kwarg.stage < stages for kwarg in model.kwargs):
@@ -251,6 +256,8 @@ def _inexact(model: Model) -> Iterator[str]:
         yield "a model with gain blocks has a model.sequence of at most 1, no model.split and the model.output 'tensor'"
     if model.classes or model.carried or model.kwargs or model.passages or model.tied or model.merged:
         yield "a model with gain blocks has no classes, carried tensors, kwargs, passages, tied or merged tensors"
+    if model.readout:
+        yield "a model with gain blocks has no model.readout"
 
 
 def _decodes(model: Model, stage: int) -> bool:

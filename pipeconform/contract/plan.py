@@ -62,7 +62,11 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The loss of one microbatch: ``function(output, target, **loss_kwargs) -> 0-d tensor``."""
+    """The loss of one microbatch: ``function(output, target, **loss_kwargs) -> 0-d tensor``.
+
+    Where `Feature.LOSS_PARAMETERS` is claimed, it may use parameters of the module that was built last for the last
+    stage on this rank; their gradients are part of a training step like all others.
+    """
 
     function: Callable[..., torch.Tensor]
     reduction: Literal["mean", "sum"]

@@ -79,6 +79,8 @@ def plan_of(
     position = ranks.pipeline_rank
     owned = frozenset(s for s, owners in enumerate(placed) if position in owners)
 
+    built: dict[int, nn.Module] = {}
+
     def builder(index: int) -> Callable[[], nn.Module]:
         def build() -> nn.Module:
             if case.model.split is not None:
@@ -97,11 +99,12 @@ def plan_of(
                 synchronise(module.modules(), ranks.replica_groups[index])
             if mistakes is not None:
                 mistakes.attach(index, module)
+            built[index] = module
             return module
 
         return build
 
-    first, loss = case.runs[0], data.loss_of(case)
+    first, loss = case.runs[0], data.loss_of(case, lambda: built[case.num_stages - 1])
     if edges is not None:
         loss = dataclasses.replace(loss, function=edges.loss(loss.function))
     if mistakes is not None:

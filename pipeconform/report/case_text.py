@@ -147,6 +147,8 @@ def _model(model: Model) -> Iterator[str]:
         yield "token inputs"
     if model.classes:
         yield f"{model.classes} classes"
+    if model.readout:
+        yield "the loss function applies a map of the last stage"
     if model.tied:
         yield f"one square map for stages {', '.join(map(str, model.tied))}"
     if model.input_requires_grad:

@@ -73,6 +73,31 @@ def freezing_between_steps(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "TRN-29",
+    title="Parameters in the loss function",
+    level=MUST,
+    about=(Focus.READOUT,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        contract("Plan.loss: the loss function may use parameters of the last stage"),
+        documented(
+            "Autograd mechanics: the backward pass computes the gradients of all leaves that the loss depends on",
+            "notes/autograd.html#how-autograd-encodes-the-history",
+        ),
+    ),
+)
+def parameters_in_the_loss_function(evidence: Evidence) -> Iterator[Finding]:
+    """Where the loss function uses a parameter of the last stage that the stage itself does not use, losses are
+    right, and so are the gradients of that parameter and of all others.
+
+    A fused output layer and cross-entropy saves the memory of the logits that way; an engine that goes backward
+    from what the last stage returned, or frees it before the parameter's gradient is computed, forgets the layer.
+    """
+    yield from losses_and_gradients_are_right(evidence)
+
+
+@requirement(
     "TRN-6",
     title="Unused parameters",
     level=MUST,

@@ -6,13 +6,13 @@ from inputs, and any process can make any batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from msgspec import structs
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeconform.adapter import (
@@ -375,8 +375,8 @@ def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractCo
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
-def loss_of(case: Case) -> Loss:
-    """The loss of one microbatch, in the form of the contract."""
+def loss_of(case: Case, last: Callable[[], nn.Module]) -> Loss:
+    """The loss of one microbatch, in the form of the contract; `last` returns the last stage, if the loss uses it."""
     spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
 
     def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -385,6 +385,8 @@ def loss_of(case: Case) -> Loss:
             main = output[0]
         elif output_kind != "tensor":
             main, extra = _unpacked(output, output_kind)
+        if case.model.readout:
+            main = functional.linear(main, last().get_parameter("readout"))
         if spec.kind == "mse":
             value = _mean_or_sum((main - target) ** 2, spec)
         else:

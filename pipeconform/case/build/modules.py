@@ -104,6 +104,9 @@ class StageModule(nn.Module):
             self.returned = nn.Parameter(torch.empty(model.width))
         if index in model.tied:
             self.tied = nn.Parameter(torch.empty(model.width, model.width))
+        if self.last and model.readout:
+            size = model.classes or model.width
+            self.readout = nn.Parameter(torch.empty(size, size))
         self.kwargs = {kwarg.name: kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
         self.told = {
             kwarg.name: "block_mask" if kwarg.is_block_mask else kwarg.kind

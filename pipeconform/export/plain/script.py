@@ -64,6 +64,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "several tensors come in or out": bool(model.carried) or model.output != "tensor",
         "the model reads tokens": model.tokens,
         "the loss is another one than mean squares": case.loss.kind != "mse",
+        "the loss uses a parameter": model.readout,
         "the loss takes arguments of its own": case.loss.scaled or case.loss.counted,
         "inputs require a gradient": model.input_requires_grad,
         "the batch is in another dimension": bool(model.batch_dim),
