@@ -49,6 +49,8 @@ BLOCKS = (
     blocks.Tied(),
     blocks.Inplace(),
     blocks.Offsets(),
+    blocks.Combined(),
+    blocks.Combined(how="rows"),
     blocks.Common(),
     blocks.Pieces(),
 )

@@ -60,6 +60,12 @@ class WeightPart:
 
     def run(self) -> None:
         """Accumulate the parameters' gradients; call this once."""
+        edges, gradients = self.beginnings()
+        if edges:
+            torch.autograd.backward(edges, gradients)
+
+    def beginnings(self) -> tuple[list[GradientEdge], list[Tensor]]:
+        """Where the backward goes on towards the parameters, and the gradients there; call this once."""
         edges, gradients = list(self.roots), list(self.gradients)
         for kept in self.kept:
             if kept.gradients is None:
@@ -68,8 +74,7 @@ class WeightPart:
                 if target not in self.path and gradient is not None:
                     edges.append(GradientEdge(target, index))
                     gradients.append(_fitted(gradient, target, index))
-        if edges:
-            torch.autograd.backward(edges, gradients)
+        return edges, gradients
 
 
 def input_part(

@@ -147,6 +147,15 @@ class Offsets(Block, frozen=True, kw_only=True):
     """Two parameters added to a mean over all samples, which has exactly their shape."""
 
 
+class Combined(Block, frozen=True, kw_only=True):
+    """A linear map whose weight is the sum of two parameters, or one to which the sum of three learned rows is added.
+
+    The gradient of each of the two is one tensor; that of the rows is one row, expanded.
+    """
+
+    how: Literal["added", "rows"] = "added"
+
+
 class Joined(Block, frozen=True, kw_only=True):
     """A learned and a fixed row concatenated to every sample, as prompts are, and a linear map back to the width."""
 
@@ -197,6 +206,7 @@ AnyBlock = (
     | Pieces
     | Common
     | Offsets
+    | Combined
     | Joined
     | Accumulating
     | InputHooked

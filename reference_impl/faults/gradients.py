@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
 from ..adapter import ReferencePipeline
+from ..backward import WeightPart
 from ..containers import map_leaves
 from ..runtime import Yield
 from ..stage import Stage
@@ -145,6 +146,31 @@ class SecondUseForgotten(Stage):
                 part.kept.remove(kept)
             visited |= {target for target in leaving if target is not None}
         super().backward_weight(microbatch)
+
+
+@breaks("SPL-1", schedule="ZB-H1", also=("TRN-1",))
+class GradientsNotCopied(Stage):
+    """The weight part takes the tensors that autograd returns for parameters' own and adds to them in place.
+
+    Two parameters whose sum is used have one tensor between them.
+    """
+
+    def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = super().backward_input(microbatch, gradients)
+        rest = getattr(self._weight_parts[microbatch], "__self__", None)
+        if isinstance(rest, WeightPart):
+            self._weight_parts[microbatch] = lambda: self._taken(rest)
+        return found
+
+    def _taken(self, rest: WeightPart) -> None:
+        mine = [one for one in self.module.parameters() if one.requires_grad]
+        edges, gradients = rest.beginnings()
+        found = torch.autograd.grad(edges, mine, gradients, allow_unused=True)
+        for parameter, gradient in zip(mine, found, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+            elif gradient is not None:
+                parameter.grad += gradient
 
 
 def _gradients(module: nn.Module) -> list[Tensor | None]:

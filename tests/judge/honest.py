@@ -398,6 +398,8 @@ CASES: Mapping[str, Case] = {
     "pieces": of_blocks(blocks.Pieces()),
     "common": of_blocks(blocks.Common()),
     "offsets": of_blocks(blocks.Offsets()),
+    "added weights": of_blocks(blocks.Combined()),
+    "added rows": of_blocks(blocks.Combined(how="rows")),
     "joined": of_blocks(blocks.Joined()),
     "learned": _passing("learned"),
     "deferred": of_blocks(_LINEAR, blocks.Deferred()),
@@ -410,6 +412,7 @@ CASES: Mapping[str, Case] = {
             TRAIN, by_hand=ByHand(whole=True, mistake="forward_twice", stage=1, microbatch=2)
         )
     ),
+    "readout": with_model(plain_case(), readout=True),
     "freezing": plain_case(Freeze(stage=0), TRAIN, Zero(), Freeze(stage=0, frozen=False), TRAIN),
     "frozen": of_blocks(_LINEAR, blocks.Linear(frozen=True)),
     "unused": of_blocks(_LINEAR, blocks.Unused()),

@@ -50,6 +50,7 @@ OTHER = {
     "model.kwargs": (Kwarg(stage=1),),
     "model.input_requires_grad": True,
     "model.view_outputs": True,
+    "model.readout": True,
     "model.split": Split(),
     "model.tied": (0, 1),
     "schedule": "1F1B",

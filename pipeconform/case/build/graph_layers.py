@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pipeconform.case import blocks
 
@@ -52,6 +53,20 @@ class _Offsets(nn.Module):
         # the sums have exactly the parameters' shape, so one tensor is the gradient of both
         pooled = torch.tanh(self.linear(x)).flatten(0, -2).mean(0)
         return x + (pooled + self.first + self.second)
+
+
+class _Combined(nn.Module):
+    def __init__(self, width: int, how: Literal["added", "rows"]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        shape = (width, width) if how == "added" else (3, width)
+        self.how, self.further = how, nn.Parameter(torch.empty(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "added":
+            return functional.linear(x, self.linear.weight + self.further, self.linear.bias)
+        y: Tensor = self.linear(x)
+        return y + self.further.sum(0)
 
 
 class _Joined(nn.Module):
@@ -161,6 +176,8 @@ def graph_layer(block: blocks.Block, width: int) -> nn.Module:
             return _Common(width)
         case blocks.Offsets():
             return _Offsets(width)
+        case blocks.Combined(how=how):
+            return _Combined(width, how)
         case blocks.Joined():
             return _Joined(width)
         case blocks.Accumulating():

@@ -65,6 +65,8 @@ FORMULAS = {
     blocks.Joined(): lambda m, x: torch.tanh(
         m.linear(torch.cat([x, m.learned.expand(len(x), -1), torch.ones_like(x)], -1))
     ),
+    blocks.Combined(): lambda m, x: x @ (m.linear.weight + m.further).t() + m.linear.bias,
+    blocks.Combined(how="rows"): lambda m, x: m.linear(x) + m.further[0] + m.further[1] + m.further[2],
     blocks.Offsets(): lambda m, x: x + torch.tanh(m.linear(x)).mean(0) + m.first + m.second,
     **{
         blocks.Pieces(how=how): lambda m, x: m.wide(x)[:, :WIDTH] * torch.tanh(m.wide(x)[:, WIDTH:])

@@ -31,6 +31,8 @@ ORDINARY = [
     blocks.Pieces(how="unbind"),
     blocks.Common(),
     blocks.Offsets(),
+    blocks.Combined(),
+    blocks.Combined(how="rows"),
     blocks.Joined(),
     blocks.Accumulating(),
     blocks.InputHooked(),

@@ -35,6 +35,8 @@ ALL = (
     blocks.Pieces(how="unbind"),
     blocks.Common(),
     blocks.Offsets(),
+    blocks.Combined(),
+    blocks.Combined(how="rows"),
     blocks.Joined(),
     blocks.Accumulating(),
     blocks.GradientHooked(),

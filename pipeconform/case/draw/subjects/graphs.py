@@ -12,7 +12,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 
-_BLOCKS = (blocks.Pieces, blocks.Common, blocks.Offsets, blocks.Joined)
+_BLOCKS = (blocks.Pieces, blocks.Common, blocks.Offsets, blocks.Combined, blocks.Joined)
 
 
 def _hard(d: Drawing, model: Model) -> Model:
@@ -20,6 +20,8 @@ def _hard(d: Drawing, model: Model) -> Model:
     last = len(model.stages) - 1
     table: list[AnyBlock | None] = [
         blocks.Offsets(),
+        blocks.Combined(),
+        blocks.Combined(how="rows"),
         blocks.Common(),
         blocks.Pieces(),
         blocks.Pieces(how="split"),
