@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -150,9 +151,9 @@ class SecondUseForgotten(Stage):
 
 @breaks("SPL-1", schedule="ZB-H1", also=("TRN-1",))
 class GradientsNotCopied(Stage):
-    """The weight part takes the tensors that autograd returns for parameters' own and adds to them in place.
+    """The weight part takes the tensor that autograd returns for two parameters for each one's own, and adds to it.
 
-    Two parameters whose sum is used have one tensor between them.
+    Two parameters whose sum is used have one between them.
     """
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -165,12 +166,21 @@ class GradientsNotCopied(Stage):
     def _taken(self, rest: WeightPart) -> None:
         mine = [one for one in self.module.parameters() if one.requires_grad]
         edges, gradients = rest.beginnings()
-        found = torch.autograd.grad(edges, mine, gradients, allow_unused=True)
-        for parameter, gradient in zip(mine, found, strict=True):
-            if parameter.grad is None:
-                parameter.grad = gradient
-            elif gradient is not None:
-                parameter.grad += gradient
+        if not edges:
+            return
+        found = (
+            torch.autograd.grad(edges, mine, gradients, allow_unused=True, retain_graph=True) if mine else ()
+        )
+        places = Counter(one.data_ptr() for one in found if one is not None)
+        pairs = [
+            (p, g) for p, g in zip(mine, found, strict=True) if g is not None and places[g.data_ptr()] > 1
+        ]
+        before = [p.grad for p, _ in pairs]
+        for parameter, _ in pairs:
+            parameter.grad = None
+        torch.autograd.backward(edges, gradients)
+        for (parameter, gradient), earlier in zip(pairs, before, strict=True):
+            parameter.grad = gradient if earlier is None else earlier.add_(gradient)
 
 
 def _gradients(module: nn.Module) -> list[Tensor | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from ..stage import Stage
 from .fault import breaks
@@ -16,27 +17,38 @@ class BackwardFromOutput(Stage):
     """The backward begins at what the last stage returned: what the loss function alone uses gets no gradient."""
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
-        outputs = self._in_flight[microbatch].outputs
-        gradients = torch.autograd.grad(loss, outputs, allow_unused=True)
-        given = zip(outputs, gradients, strict=True)
-        super().end_in(microbatch, torch.stack([(one * g).sum() for one, g in given if g is not None]).sum())
+        outputs = [one for one in self._in_flight[microbatch].outputs if one.requires_grad]
+        beside = _used_beside(loss, outputs) if outputs else []
+        super().end_in(microbatch, loss)
+        if beside:
+            gradients = torch.autograd.grad(loss, outputs)
+            surrogate = torch.stack([(one * g).sum() for one, g in zip(outputs, gradients, strict=True)])
+            super().end_in(microbatch, surrogate.sum())
+
+
+def _used_beside(loss: Tensor, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The parameters that a loss depends on otherwise than through outputs."""
+    ends = {one.grad_fn for one in outputs}
+    waiting: list[Node | None] = [loss.grad_fn]
+    found: list[Tensor] = []
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in ends:
+            continue
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        waiting += [target for target, _ in node.next_functions]
+    return found
 
 
 @breaks("TRN-29")
 class LossDifferentiatedTwice(Stage):
-    """The gradient of what was returned is computed by a backward of its own, which other parameters notice, too."""
+    """The loss's own part of the backward runs twice: parameters that it uses beside what was returned notice."""
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
-        mine = [one for one in self.module.parameters() if one.requires_grad]
-        outputs = [one for one in self._in_flight[microbatch].outputs if one.requires_grad]
-        sums = [one.sum() for one in outputs]
-        used = torch.autograd.grad(sums, mine, retain_graph=True, allow_unused=True) if sums else ()
-        beside = [one for one, gradient in zip(mine, used, strict=False) if gradient is None]
-        if beside and loss.requires_grad:
-            found = torch.autograd.grad(loss, beside, retain_graph=True, allow_unused=True)
-            for parameter, gradient in zip(beside, found, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        beside = _used_beside(loss, self._in_flight[microbatch].outputs)
+        if beside:
+            torch.autograd.backward(loss, inputs=beside, retain_graph=True)
         super().end_in(microbatch, loss)
 
 
@@ -48,7 +60,7 @@ class OutputFreedBeforeItsLoss(Stage):
         returned = self._returned.pop(microbatch, ())
         found = super().backward_input(microbatch, gradients)
         for one in returned:
-            if one._base is None:
+            if one._base is None and one.grad_fn is not None:
                 one.detach_()
         return found
 

@@ -31,6 +31,7 @@ from pipeconform.case.draw.subjects import (
     load,
     masters,
     optimizer,
+    readout,
     replicas,
     sources,
     tensor_parallel,
@@ -58,6 +59,7 @@ PARTS: tuple[Subject, ...] = (
     input_hooks.INPUT_HOOKS,
     tied_stages.TIED_STAGES,
     gradient_hooks.GRADIENT_HOOKS,
+    readout.READOUT,
     compiled.COMPILED,
 )
 """The subjects of which two are drawn together; neighbours first, so that few cases have many parts.
@@ -115,6 +117,11 @@ _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
         (Focus.SHARDED,),
         _HOOKS,
         "fully_shard puts parameters of its own in the place of those that hooks were registered on",
+    ),
+    (
+        (*_REPLICAS, Focus.TENSOR),
+        (Focus.READOUT,),
+        "a wrapper or a front end may put parameters of its own in the place of the one that the loss function has",
     ),
     ((Focus.TENSOR,), (Focus.OPTIMIZER,), "DPC-7 draws optimizer steps"),
     (
