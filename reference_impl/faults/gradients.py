@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -164,23 +163,32 @@ class GradientsNotCopied(Stage):
         return found
 
     def _taken(self, rest: WeightPart) -> None:
-        mine = [one for one in self.module.parameters() if one.requires_grad]
-        edges, gradients = rest.beginnings()
-        if not edges:
-            return
-        found = (
-            torch.autograd.grad(edges, mine, gradients, allow_unused=True, retain_graph=True) if mine else ()
-        )
-        places = Counter(one.data_ptr() for one in found if one is not None)
-        pairs = [
-            (p, g) for p, g in zip(mine, found, strict=True) if g is not None and places[g.data_ptr()] > 1
-        ]
-        before = [p.grad for p, _ in pairs]
-        for parameter, _ in pairs:
+        pairs = _added(rest)
+        before = [one.grad for one, _ in pairs]
+        for parameter in (p for pair in pairs for p in pair):
             parameter.grad = None
-        torch.autograd.backward(edges, gradients)
-        for (parameter, gradient), earlier in zip(pairs, before, strict=True):
-            parameter.grad = gradient if earlier is None else earlier.add_(gradient)
+        rest.run()
+        for (one, other), earlier in zip(pairs, before, strict=True):
+            assert one.grad is not None
+            # autograd has copied what both were given
+            shared = one.grad if earlier is None else earlier.add_(one.grad).add_(one.grad)
+            one.grad = other.grad = shared
+
+
+def _added(rest: WeightPart) -> list[tuple[Tensor, Tensor]]:
+    """The pairs of parameters that are added to each other."""
+    begun = [*(kept.node for kept in rest.kept), *(edge.node for edge in rest.roots)]
+    waiting, seen, found = list(begun), set(begun), []
+    while waiting:
+        node = waiting.pop()
+        targets = [target for target, _ in node.next_functions if target is not None]
+        leaves = [target.variable for target in targets if hasattr(target, "variable")]
+        if node.name() == "AddBackward0" and len(leaves) == 2 and leaves[0].shape == leaves[1].shape:
+            found.append((leaves[0], leaves[1]))
+        new = [one for one in targets if one not in seen | rest.path]
+        seen.update(new)
+        waiting += new
+    return found
 
 
 def _gradients(module: nn.Module) -> list[Tensor | None]:
