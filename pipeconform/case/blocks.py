@@ -86,6 +86,10 @@ class Branch(Block, frozen=True, kw_only=True):
     """A linear map used only by microbatches whose first value is positive."""
 
 
+class Bypass(Block, frozen=True, kw_only=True):
+    """A linear map that only microbatches whose first value is positive go through; others pass by it."""
+
+
 class Inplace(Block, frozen=True, kw_only=True):
     """A linear map whose result is modified in place; the last operation is an activation that saves its own result."""
 
@@ -200,6 +204,7 @@ AnyBlock = (
     | Shared
     | Unused
     | Branch
+    | Bypass
     | Inplace
     | Activation
     | Hooked

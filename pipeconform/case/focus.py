@@ -32,6 +32,7 @@ class Focus(StrEnum):
     FROZEN = "frozen parameters"
     FREEZING = "stages that are frozen and unfrozen between steps"
     UNUSED = "unused parameters"
+    BYPASSED = "first stages that some microbatches pass by"
     INPUTS = "input gradients"
     SHARED = "shared parameters"
     INPLACE = "in-place operations"

@@ -104,7 +104,7 @@ def plan_of(
 
         return build
 
-    first, loss = case.runs[0], data.loss_of(case, lambda: built[case.num_stages - 1])
+    first, loss = case.runs[0], data.loss_of(case, last=lambda: built[case.num_stages - 1])
     if edges is not None:
         loss = dataclasses.replace(loss, function=edges.loss(loss.function))
     if mistakes is not None:

@@ -256,7 +256,7 @@ class _Run:
         self.reassociation: dict[int, Tensor] = {}
         self.before: Sequence[Tensor | None] = ()
         self.divisor = self._num_microbatches = 1
-        self.loss, self.mistakes = data.loss_of(case, lambda: stages[-1]), MistakeMaker(case)
+        self.loss, self.mistakes = data.loss_of(case, last=lambda: stages[-1]), MistakeMaker(case)
         for s, stage in enumerate(stages):
             self.mistakes.attach(s, stage)
         self.parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))

@@ -1,4 +1,4 @@
-"""Faults of stages that are frozen and unfrozen between steps (TRN-28)."""
+"""Faults of what needs a gradient now and then: stages that are frozen and unfrozen (TRN-28), or passed by (TRN-6)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from .fault import breaks
 _WRONG = r"the gradient of [\w.]+ in stage \d+ is not the reference's"
 
 
-@breaks("TRN-28", tells=_WRONG)
-class NeedsOfTheFirstStep(ReferencePipeline):
-    """A stage's input that needs no gradient in the first training step is taken for one that never does."""
+class _AsAtFirst(ReferencePipeline):
+    """What of a stage's input needs a gradient is asked once, and taken for what always does."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.asked: dict[tuple[int, int], bool] = {}
+        super().__init__(plan)
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
-        needed: dict[int, bool] = {}
-
         def as_at_first(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             if not torch.is_grad_enabled():
                 return args
             return tuple(
                 value.detach()
-                if isinstance(value, Tensor) and not needed.setdefault(k, value.requires_grad)
+                if isinstance(value, Tensor) and not self.asked.setdefault((index, k), value.requires_grad)
                 else value
                 for k, value in enumerate(args)
             )
@@ -36,6 +37,20 @@ class NeedsOfTheFirstStep(ReferencePipeline):
         if index:
             module.register_forward_pre_hook(as_at_first)
         return super().make_stage(index, module)
+
+
+@breaks("TRN-28", tells=_WRONG, also=("TRN-6",))
+class NeedsOfTheFirstStep(_AsAtFirst):
+    """A stage's input that needs no gradient in the first training step is taken for one that never does."""
+
+
+@breaks("TRN-6", tells=_WRONG)
+class NeedsOfTheFirstMicrobatch(_AsAtFirst):
+    """A stage's input that needs no gradient in a step's first microbatch is taken for one that does in none."""
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        self.asked.clear()
+        return super().run(mode, batch)
 
 
 class _AsMade(ReferencePipeline):

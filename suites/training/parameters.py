@@ -101,7 +101,7 @@ def parameters_in_the_loss_function(evidence: Evidence) -> Iterator[Finding]:
     "TRN-6",
     title="Unused parameters",
     level=MUST,
-    about=(Focus.UNUSED,),
+    about=(Focus.UNUSED, Focus.BYPASSED),
     trains=True,
     promise=(
         FULL_MODEL,
@@ -112,9 +112,10 @@ def parameters_in_the_loss_function(evidence: Evidence) -> Iterator[Finding]:
 )
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
     """A parameter that is unused in some or all microbatches ends with what the reference has, None or a
-    gradient.
+    gradient; also where microbatches pass by a whole first stage, whose output then needs no gradient.
 
-    Mixtures of experts and conditional branches use different parameters in each microbatch.
+    Mixtures of experts and conditional branches use different parameters in each microbatch, and texts pass by an
+    encoder of images. What the first microbatch needs is not what all of them need.
     """
     yield from gradients_are_right(evidence)
 

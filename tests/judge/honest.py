@@ -417,6 +417,7 @@ CASES: Mapping[str, Case] = {
     "frozen": of_blocks(_LINEAR, blocks.Linear(frozen=True)),
     "unused": of_blocks(_LINEAR, blocks.Unused()),
     "branch": of_blocks(blocks.Branch()),
+    "bypassed": of_blocks(blocks.Bypass()),
     "inputs": with_model(plain_case(), input_requires_grad=True),
     "inputs by name": with_model(plain_case(), input_requires_grad=True, kwargs=(Kwarg(stage=1),)),
     "buffers": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, Zero(), TRAIN)),

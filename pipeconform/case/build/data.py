@@ -375,8 +375,8 @@ def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractCo
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
-def loss_of(case: Case, last: Callable[[], nn.Module]) -> Loss:
-    """The loss of one microbatch, in the form of the contract; `last` returns the last stage, if the loss uses it."""
+def loss_of(case: Case, *, last: Callable[[], nn.Module] | None = None) -> Loss:
+    """The loss of one microbatch, in the form of the contract; `last` returns the last stage, which a readout needs."""
     spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
 
     def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -386,6 +386,7 @@ def loss_of(case: Case, last: Callable[[], nn.Module]) -> Loss:
         elif output_kind != "tensor":
             main, extra = _unpacked(output, output_kind)
         if case.model.readout:
+            assert last is not None
             main = functional.linear(main, last().get_parameter("readout"))
         if spec.kind == "mse":
             value = _mean_or_sum((main - target) ** 2, spec)

@@ -107,6 +107,15 @@ class _Branch(nn.Module):
         return y + self.sometimes(x) if bool(x.flatten()[:1].sum() > 0) else y
 
 
+class _Bypass(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if bool(x.flatten()[:1].sum() > 0) else x * 0.75
+
+
 class _Inplace(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -293,6 +302,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Unused(width)
         case blocks.Branch():
             return _Branch(width)
+        case blocks.Bypass():
+            return _Bypass(width)
         case blocks.Inplace():
             return _Inplace(width)
         case blocks.Activation(kind=kind):

@@ -21,6 +21,7 @@ from pipeconform.case.build.data import (
     tied_names,
 )
 from pipeconform.case.build.decoder import EARLIER
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Eval, Kwarg, LossSpec, Model, Split, Stage, Train, Zero
 from tests.case.examples import small_case, with_model
 
@@ -340,6 +341,18 @@ def test_a_loss_of_squares_is_the_mean_or_the_sum_and_squares_count_a_quarter(ki
     assert found.function(made(x), target, scale=2.0).item() == 2 * (
         total if reduction == "sum" else total / 4
     )
+
+
+def test_a_readout_is_applied_before_the_loss_and_gets_its_gradient() -> None:
+    case = with_model(small_case(), readout=True)
+    stage, target = build_stage(case, 1), torch.zeros(1, 3, dtype=torch.float64)
+    output = torch.ones(1, 3, dtype=torch.float64)
+    value = loss_of(case, last=lambda: stage).function(output, target)
+    value.backward()
+
+    assert stage.readout.shape == (3, 3)
+    assert value.item() == pytest.approx(stage.readout.sum(1).square().mean().item())
+    torch.testing.assert_close(stage.readout.grad, 2 / 3 * stage.readout.sum(1, keepdim=True).expand(3, 3))
 
 
 def test_of_merged_outputs_the_first_counts() -> None:

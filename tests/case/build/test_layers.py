@@ -137,6 +137,15 @@ def test_a_branch_is_taken_if_the_first_value_is_positive(first: float, both: bo
     _close(module(x), module.always(x) + (module.sometimes(x) if both else 0))
 
 
+@pytest.mark.parametrize(("first", "through"), [(1.0, True), (-1.0, False), (0.0, False)])
+def test_a_stage_is_passed_by_unless_the_first_value_is_positive(first: float, through: bool) -> None:
+    module, x = _layer(blocks.Bypass()), _x()
+    x[0, 0] = first
+
+    _close(module(x), module.linear(x) if through else 0.75 * x)
+    assert module(x).requires_grad == through
+
+
 def test_layouts_differ_in_their_strides() -> None:
     x = _x(2, 3, WIDTH)
 

@@ -20,6 +20,7 @@ ORDINARY = [
     blocks.Shared(),
     blocks.Unused(),
     blocks.Branch(),
+    blocks.Bypass(),
     blocks.Inplace(),
     blocks.Activation(),
     blocks.Activation(kind="relu"),

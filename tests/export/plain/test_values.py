@@ -24,6 +24,7 @@ ALL = (
     blocks.Shared(),
     blocks.Unused(),
     blocks.Branch(),
+    blocks.Bypass(),
     blocks.Inplace(),
     blocks.Activation(),
     blocks.Activation(kind="relu"),
