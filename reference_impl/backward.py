@@ -60,12 +60,6 @@ class WeightPart:
 
     def run(self) -> None:
         """Accumulate the parameters' gradients; call this once."""
-        edges, gradients = self.beginnings()
-        if edges:
-            torch.autograd.backward(edges, gradients)
-
-    def beginnings(self) -> tuple[list[GradientEdge], list[Tensor]]:
-        """Where the backward goes on towards the parameters, and the gradients there; call this once."""
         edges, gradients = list(self.roots), list(self.gradients)
         for kept in self.kept:
             if kept.gradients is None:
@@ -74,7 +68,8 @@ class WeightPart:
                 if target not in self.path and gradient is not None:
                     edges.append(GradientEdge(target, index))
                     gradients.append(_fitted(gradient, target, index))
-        return edges, gradients
+        if edges:
+            torch.autograd.backward(edges, gradients)
 
 
 def input_part(

@@ -13,11 +13,7 @@ from pipeconform.case.draw.changes import has, on_model, without_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, Feature, ScheduleClaim
-
-
-def _fits(claim: ScheduleClaim, own: Capabilities) -> bool:
-    return (claim.boundary or own.boundary).no_grad_tensors
+from pipeconform.claims import Feature
 
 
 def _passed_by(d: Drawing, model: Model) -> Model:
@@ -28,7 +24,7 @@ def _passed_by(d: Drawing, model: Model) -> Model:
 BYPASSED = Subject(
     focus=Focus.BYPASSED,
     needs=frozenset({Feature.UNUSED_PARAMETERS}),
-    claimed=_fits,
+    claimed=lambda claim, own: own.boundary.no_grad_tensors,
     trains=True,
     least_stages=2,
     several_microbatches=True,

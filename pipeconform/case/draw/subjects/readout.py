@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import Model
 from pipeconform.case.draw.changes import changed_model, on_model
-from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
-
-
-def _read_out(d: Drawing, model: Model) -> Model:
-    return structs.replace(model, readout=True)
-
 
 READOUT = Subject(
     focus=Focus.READOUT,
     needs=frozenset({Feature.LOSS_PARAMETERS}),
     trains=True,
     found=lambda case: case.model.readout,
-    contents=on_model(_read_out),
+    contents=on_model(lambda d, model: structs.replace(model, readout=True)),
     without=lambda case: changed_model(case, readout=False),
     control="with a loss function without parameters",
 )
