@@ -174,7 +174,7 @@ def _minor(release: str) -> str:
 
 def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
     impl, _, profile = key.partition(" ")
-    releases = sorted(verdicts, key=_number)
+    verdicts, releases = comparable(verdicts), sorted(verdicts, key=_number)
     yield f"## {_TITLES.get(impl, impl)}, profile {profile}"
     names = sorted({name for one in verdicts.values() for name in one["rows"]}, key=_requirement)
     rows = {name: [_cell(verdicts[r], name) for r in releases] for name in names}
@@ -187,7 +187,7 @@ def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
         )
         yield (
             f"{_NUMBERS if impl == 'torch' else ''}*Blocked*: another requirement is not met by the same case, so that "
-            "this one cannot be judged by it; – is not claimed, or was not judged."
+            "this one cannot be judged by it; – is not claimed, or was not judged (by the same cases)."
         )
     yield (
         f"Met with {'all' if len(releases) > 1 else 'the'} releases above or not judged: {_listed(met)}."
@@ -198,6 +198,22 @@ def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
     for release in releases:
         for text in verdicts[release]["elsewhere"]:
             yield f"- {release}, not claimed: {text}"
+
+
+def comparable(verdicts: Mapping[str, dict]) -> dict[str, dict]:
+    """The verdicts without rows that older cases gave: those of what was judged alone later, on other releases."""
+    later = {name for one in verdicts.values() for name in one.get("alone", {})}
+    return {
+        release: one
+        | {
+            "rows": {
+                name: row
+                for name, row in one["rows"].items()
+                if name not in later - one.get("alone", {}).keys()
+            }
+        }
+        for release, one in verdicts.items()
+    }
 
 
 def _alone(verdicts: Mapping[str, dict]) -> Iterator[str]:

@@ -102,6 +102,11 @@ def test_rows_that_were_judged_alone_take_the_place_of_those_of_a_whole_result(m
     assert "Judged alone, later than the others, on 2026-11-27: TRN 4, 28." in [
         *page._table("torch core", {"2.13.0": one})
     ]
+    # another release, which was not judged again, has only what the same cases gave
+    met_before = {"rows": {name: {"wrong": {}, "met": 1, "blocked": 0} for name in met}}
+    (_, before), (_, again) = page.comparable({"2.12.1": met_before, "2.13.0": one}).items()
+    assert before["rows"].keys() == {"FWD-1", "FWD-2"}
+    assert again == one
     judge, where = module("judge"), tmp_path / "2.13.0/some/torch-core/result.json"
     assert judge.complete(where)
     assert judge.complete(where, "TRN-4,TRN-28")
