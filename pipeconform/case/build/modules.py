@@ -227,18 +227,18 @@ def _gain_of(kind: KwargKind, value: Any, *, like: Tensor, batch_dim: int) -> An
             return value.mean(0)
         case "turned":
             # cut as rows should be, it still has a shape that runs; and the other way round
-            return _per_sample(value.reshape(-1, len(like)).mean(0), like)
+            return _per_sample(value.reshape(-1, len(like)).mean(0), ndim=like.ndim)
         case "rows":
-            return _per_sample(value.reshape(len(like), -1).mean(1), like)
+            return _per_sample(value.reshape(len(like), -1).mean(1), ndim=like.ndim)
         case "listed":
             samples = torch.tensor(value, dtype=like.dtype, device=like.device)
-            return samples.reshape(-1, *(1 for _ in range(like.ndim - 1 - batch_dim)))
+            return _per_sample(samples, ndim=like.ndim - batch_dim)
     return value.unsqueeze(-1) if isinstance(value, Tensor) else value
 
 
-def _per_sample(gains: Tensor, like: Tensor) -> Tensor:
-    """A gain for every sample, which are in the first dimension."""
-    return gains.reshape(-1, *(1 for _ in range(like.ndim - 1)))
+def _per_sample(gains: Tensor, *, ndim: int) -> Tensor:
+    """A gain for every sample, in the first of `ndim` dimensions."""
+    return gains.reshape(-1, *(1 for _ in range(ndim - 1)))
 
 
 def _weight_of(objects: Mapping[str, Any]) -> float:
