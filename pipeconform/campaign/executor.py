@@ -107,7 +107,7 @@ class Executor:
             question = self._question(case, masks=masks_of(case, shown))
 
         def ask() -> bytes:
-            return _answer((oracle or self._asked(question)).wait(), case)
+            return self._answer(question, case, pending=oracle)
 
         expected = _decoded(self.known_answers.answer(question, ask=ask))
         return Execution(
@@ -231,13 +231,24 @@ class Executor:
 
     def _bounded_answer(self, question: bytes, case: Case) -> bytes:
         def ask() -> bytes:
-            pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self._oracle_limit)
-            return _answer(pending.wait(), case)
+            return self._answer(question, case, patience=10)
 
         return self.known_answers.answer(question, ask=ask)
 
-    def _asked(self, question: bytes) -> Task:
-        return self.pools.oracle.start(ORACLE_TASK, question, time_limit=self._oracle_limit)
+    def _answer(
+        self, question: bytes, case: Case, *, pending: Task | None = None, patience: float = 1
+    ) -> bytes:
+        """The oracle's answer, which is `pending` if it was asked before; it is asked once more if it fails.
+
+        Where ranks of a hang are killed, a device's service may break for all that it serves: the oracle, too.
+        """
+        answered = (pending or self._asked(question, patience=patience)).wait()
+        if not answered.ok:
+            answered = self._asked(question, patience=patience).wait()
+        return _bytes_of(answered, case)
+
+    def _asked(self, question: bytes, *, patience: float = 1) -> Task:
+        return self.pools.oracle.start(ORACLE_TASK, question, time_limit=patience * self._oracle_limit)
 
     @property
     def _oracle_limit(self) -> float:
@@ -288,7 +299,7 @@ def _without_values(vector: VerdictVector) -> VerdictVector:
     return VerdictVector(verdicts)
 
 
-def _answer(vector: VerdictVector, case: Case) -> bytes:
+def _bytes_of(vector: VerdictVector, case: Case) -> bytes:
     if not vector.ok:
         raise HarnessError(f"the oracle failed on case {case.digest}:\n{vector.describe()}\n{vector[0]}")
     answer: bytes = vector.values[0]

@@ -18,7 +18,7 @@ from pipeconform.errors import PoolError
 from pipeconform.ranks import debugger
 from pipeconform.ranks.devices import backends_in
 from pipeconform.ranks.evidence import ended
-from pipeconform.ranks.forkserver import ForkServer, Group, tail
+from pipeconform.ranks.forkserver import ForkServer, Group, end_all_ranks, tail
 from pipeconform.ranks.interrupts import deferred_interrupts
 from pipeconform.ranks.output_stream import OutputStream
 from pipeconform.ranks.questions import Question
@@ -32,6 +32,7 @@ __all__ = ["Crew"]
 _GROUP_TIMEOUT = 24 * 3600.0  # seconds
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 _PAUSES = (1.0, 3.0, 6.0)  # seconds between attempts to set ranks up on a device that has served ranks before
+_FORMATION_AGAIN = 30.0  # seconds for ranks to be ready there: a process that is not refused may wait forever
 _GONE_LIMIT = 5.0  # seconds to wait for a killed process (a driver may hold it)
 
 
@@ -233,8 +234,9 @@ class Crew:
     def wait_until_formed(self) -> None:
         """Wait until every rank is set up.
 
-        Where a device has served ranks before, they are tried again after a pause: once a rank has been killed,
-        NVIDIA's Multi-Process Service refuses others until it has started anew.
+        Where a device has served ranks before, they are tried again after a pause, for which the ranks of all
+        servers are ended: once a rank has been killed, NVIDIA's Multi-Process Service refuses others, or lets them
+        wait, until every process that it had served is gone.
 
         Raises:
             PoolError: a process could not be forked, ended, failed or took too long; its output is quoted.
@@ -243,22 +245,23 @@ class Crew:
         served = self.server.served_devices.issuperset(self._devices)
         for pause in _PAUSES if served else ():
             try:
-                self._wait_until_formed()
+                self._wait_until_formed(limit=min(_FORMATION_AGAIN, self._formation_limit))
             except PoolError:
+                end_all_ranks()
                 self.discard(wait=True)
                 time.sleep(pause)
                 self.form()
             else:
                 return
-        self._wait_until_formed()
+        self._wait_until_formed(limit=self._formation_limit)
         self.server.served_devices.update(device for device in self._devices if device != "cpu")
 
-    def _wait_until_formed(self) -> None:
+    def _wait_until_formed(self, *, limit: float) -> None:
         # a rank can be ready before the server has reported its pid
         if len(self._ready) == self.size and self.group.pids is not None:
             return
         self.server.wait_until_started()
-        deadline = time.monotonic() + self._formation_limit
+        deadline = time.monotonic() + limit
         while True:
             # what arrived while another pool waited has been read already: waiting for more could take forever
             for rank in range(self.size):
@@ -272,7 +275,7 @@ class Crew:
             if time.monotonic() > deadline:
                 silent = [rank for rank in range(self.size) if rank not in self._ready]
                 raise PoolError(
-                    f"ranks {silent} were not ready within {self._formation_limit:g} s"
+                    f"ranks {silent} were not ready within {limit:g} s"
                     + "".join(self._quote(rank) for rank in silent)
                 )
 

@@ -44,7 +44,7 @@ from pipeconform.ranks.wire import (
     report_decoder,
 )
 
-__all__ = ["PRELOAD", "ForkServer", "Group", "tail"]
+__all__ = ["PRELOAD", "ForkServer", "Group", "end_all_ranks", "tail"]
 
 PRELOAD = ("torch", "torch.distributed")
 
@@ -88,6 +88,9 @@ class _Requested:
 
     controller: int
     groups: int = 0
+
+
+_servers: weakref.WeakSet[ForkServer] = weakref.WeakSet()
 
 
 class ForkServer:
@@ -144,6 +147,7 @@ class ForkServer:
             raise PoolError(f"cannot start the fork server: {error}") from error
         self._control = Channel(self._connection)
         self._selector.register(self._control, selectors.EVENT_READ, None)
+        _servers.add(self)
         self._end = weakref.finalize(
             self, _end, self._process, self._control, self._selector, self.folder, self._requested
         )
@@ -243,6 +247,11 @@ class ForkServer:
                 channel.close()
             self._forget_if_gone(group)
 
+    def end_ranks(self) -> None:
+        """Kill every rank of every group; the pools that they belong to form others for their next tasks."""
+        for group in self._groups.values():
+            self.signal(group, ranks=range(group.size), signum=signal.SIGKILL)
+
     def step(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for something to happen, and record it."""
         if not self._end.alive:
@@ -327,6 +336,13 @@ class ForkServer:
             for group in list(self._groups.values()):
                 self.discard(group)
             self._end()
+
+
+def end_all_ranks() -> None:
+    """Kill the ranks of every server of this process, on whatever device they are."""
+    for server in tuple(_servers):
+        if server.alive:
+            server.end_ranks()
 
 
 def _require_working_folder() -> None:

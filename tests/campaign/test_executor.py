@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 
 import msgspec
 import pytest
@@ -166,6 +168,29 @@ def test_without_ranks_the_oracle_is_given_up():
 def test_an_oracle_that_fails_is_the_harness_s_fault():
     with pytest.raises(HarnessError, match="the oracle failed on case"):
         executor_of(Answering(oracle_fails=True)).execute(CASE)
+
+
+def test_an_oracle_that_ends_beside_the_ranks_is_asked_once_more(pools, monkeypatch):
+    """As where the ranks of a hang are killed, and the device's service breaks for all others."""
+    executor, asked = _executor(pools, monkeypatch)
+    case, other = small_case(), structs.replace(small_case(), seed=1)
+    expected = executor.execute(case).expected
+    oracle = pools.oracle
+    start, first = oracle.start, oracle._crew.group
+
+    def kills(*given: object, **others: object) -> object:
+        monkeypatch.setattr(oracle, "start", start)
+        os.kill(first.pids[0], signal.SIGSTOP)
+        pending = start(*given, **others)
+        os.kill(first.pids[0], signal.SIGKILL)
+        return pending
+
+    monkeypatch.setattr(oracle, "start", kills)
+    executor.execute(other)
+
+    assert len(asked) == 3
+    assert oracle._crew.group is not first
+    assert executor.execute(case).expected == expected
 
 
 def test_what_is_executed_again_needs_no_oracle():

@@ -45,6 +45,20 @@ def test_a_device_that_has_served_ranks_is_asked_again(start, refusals):
     assert made(refusals) - 3 in (4, 5)  # a rank that has gone is replaced before it is waited for
 
 
+def test_others_are_ended_first_since_the_service_waits_until_they_are_gone(start, refusals):
+    with start() as other, start() as pool:
+        assert other.run("rank_tasks:empty", time_limit=GUARD).ok
+        assert pool.run("rank_tasks:empty", time_limit=GUARD).ok
+        before = other._crew.group
+        refusals.write_text("1")
+        pool.restart()
+        assert pool.run("rank_tasks:empty", time_limit=GUARD).ok
+        while not before.exits:
+            other._crew.step(0.1)
+        assert other.run("rank_tasks:empty", time_limit=GUARD).ok
+        assert other._crew.group is not before
+
+
 def test_one_that_has_never_served_any_is_not(start, refusals):
     refusals.write_text("99")
     with start() as pool, pytest.raises(PoolError, match="the device takes no clients"):
