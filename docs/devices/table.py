@@ -1,10 +1,10 @@
-"""Write the table of verdicts on the CPU and on a device, cell by cell, into docs/accelerators.md.
+"""Write the table of verdicts on the CPU and on a device, cell by cell, into the page about that device.
 
-    python docs/devices/table.py CPU/result.json DEVICE/result.json
+    python docs/devices/table.py testdev CPU/result.json DEVICE/result.json
 
-The two results are of one implementation and one selection. Result files are large, so the statuses are kept in
-``verdicts.json``, by implementation; ``reasons.toml`` is written by hand and has the reason of each difference. A
-difference without a reason stays in the table as "not known".
+The two results are of one implementation and one selection. Result files are large, so the statuses are kept in the
+device's ``verdicts.json``, by implementation; its ``reasons.toml`` is written by hand and has the reason of each
+difference. A difference without a reason stays in the table as "not known".
 """
 
 from __future__ import annotations
@@ -15,21 +15,60 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeconform.report.result import Result, read_result
 
-__all__ = ["BEGIN", "END", "Kept", "page_with", "table", "unexplained", "unused"]
+__all__ = ["BEGIN", "DEVICES", "END", "Device", "Kept", "page_with", "table", "unexplained", "unused"]
 
 HERE = Path(__file__).resolve().parent
-KEPT, REASONS = HERE / "verdicts.json", HERE / "reasons.toml"
-PAGE = HERE.parent / "accelerators.md"
 BEGIN, END = "<!-- verdicts -->", "<!-- end of verdicts -->"
 
 Kept = dict[str, dict[str, list[str]]]
 """By implementation and cell (``TRN-1 GPipe``, with the variant if it is not the default), the statuses on the CPU and
 on the device."""
 
+
+@dataclass(frozen=True)
+class Device:
+    """Where the verdicts and the reasons of a device are kept, and the page that shows them."""
+
+    name: str
+    page: Path
+
+    @property
+    def verdicts(self) -> Path:
+        """The statuses that are kept."""
+        return HERE / self.name / "verdicts.json"
+
+    @property
+    def reasons(self) -> Path:
+        """Why they differ."""
+        return HERE / self.name / "reasons.toml"
+
+    @property
+    def kept(self) -> Kept:
+        """The statuses by implementation and cell; empty if there are none yet."""
+        found: Kept = json.loads(self.verdicts.read_text("utf-8")) if self.verdicts.exists() else {}
+        return found
+
+    @property
+    def explained(self) -> list[dict[str, str]]:
+        """The reasons that are written down."""
+        return list(tomllib.loads(self.reasons.read_text("utf-8")).get("reason", ()))
+
+
+DEVICES = {
+    one.name: one
+    for one in (
+        Device("testdev", HERE.parent / "accelerators.md"),
+        Device("cuda", HERE.parent / "clusters.md"),
+    )
+}
+
+_HARNESS = "the harness failed"
+"""How the reason of a cell begins that could not be judged: no verdict."""
 _WORDS = {"passed": "met", "failed": "violated", "not_claimed": "not claimed"}
 
 
@@ -57,7 +96,7 @@ def _statuses(result: Result) -> dict[str, str]:
             (one.requirement, one.schedule, *([one.variant] if one.variant != "default" else ()))
         ): one.status
         for one in result.cells
-        if one.status != "skipped"
+        if one.status != "skipped" and not one.reason.startswith(_HARNESS)
     }
 
 
@@ -130,17 +169,6 @@ def page_with(page: str, made: str) -> str:
     return f"{before}{begin}\n{made}\n{end}{after}"
 
 
-def stored() -> Kept:
-    """The verdicts that are kept."""
-    found: Kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-    return found
-
-
-def explained() -> list[dict[str, str]]:
-    """The reasons that are written down."""
-    return list(tomllib.loads(REASONS.read_text("utf-8")).get("reason", ()))
-
-
 def _lines(kept: Kept) -> Iterator[str]:
     yield "{"
     for n, (name, cells) in enumerate(sorted(kept.items())):
@@ -152,20 +180,22 @@ def _lines(kept: Kept) -> Iterator[str]:
 def main() -> None:
     """Keep two runs' statuses, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", choices=DEVICES)
     parser.add_argument("results", type=Path, nargs="*", help="of the CPU, then of the device")
     parser.add_argument("--shared", action="store_true", help="a run was ended early: take what both judged")
     asked = parser.parse_args()
-    kept = stored()
+    device = DEVICES[asked.device]
+    kept = device.kept
     if asked.results:
-        cpu, device = map(read_result, asked.results)
+        first, second = map(read_result, asked.results)
         # what was kept of cells that these runs did not judge stays
-        kept[cpu.implementation.name] = {
-            **kept.get(cpu.implementation.name, {}),
-            **pairs(cpu, device, shared=asked.shared),
+        kept[first.implementation.name] = {
+            **kept.get(first.implementation.name, {}),
+            **pairs(first, second, shared=asked.shared),
         }
-        KEPT.write_text("\n".join(_lines(kept)), "utf-8")
-    PAGE.write_text(page_with(PAGE.read_text("utf-8"), table(kept, explained())), "utf-8")
-    for one in unexplained(kept, explained()):
+        device.verdicts.write_text("\n".join(_lines(kept)), "utf-8")
+    device.page.write_text(page_with(device.page.read_text("utf-8"), table(kept, device.explained)), "utf-8")
+    for one in unexplained(kept, device.explained):
         print(f"without a reason: {one}")
 
 

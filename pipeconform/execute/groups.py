@@ -21,7 +21,15 @@ from pipeconform.ranks.devices import backends_in
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.recording.recorder import our_own
 
-__all__ = ["Groups", "Retired", "groups_of", "is_there", "lasting_groups", "release_earlier"]
+__all__ = [
+    "Groups",
+    "Retired",
+    "ends_after_errors",
+    "groups_of",
+    "is_there",
+    "lasting_groups",
+    "release_earlier",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +204,14 @@ def _with_gloo() -> bool:
     return "gloo" in backends_in(dist.get_backend())
 
 
-def _with_gloo_only() -> bool:
+def ends_after_errors() -> bool:
+    """Whether a group ends although another rank has not done its part: other backends wait for what is pending."""
     return backends_in(dist.get_backend()) == {"gloo"}
 
 
 def _end_after_error(group: dist.ProcessGroup) -> None:
-    """End a group without waiting for what was given to it: other backends than gloo finish that before they end."""
-    if _with_gloo_only():
+    """End a group without waiting for what was given to it."""
+    if ends_after_errors():
         _destroy_if_there(group)
     elif is_there(group):
         dist.distributed_c10d._abort_process_group(group)  # private; the public call would wait

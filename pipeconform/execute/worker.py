@@ -37,7 +37,7 @@ from pipeconform.execute.built import build_changes
 from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.described import told_alike
 from pipeconform.execute.disturber import Disturber
-from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
+from pipeconform.execute.groups import Groups, ends_after_errors, groups_of, lasting_groups, release_earlier
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.kept_stages import KeptStages
@@ -236,6 +236,7 @@ def _run(
         return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
     lived_on: LivedOn | None = None
     steps: list[StepShown] = []
+    raised = False
     try:
         changes = tuple(build_changes(case, pipeline, initials, before, device=ranks.device))
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
@@ -276,6 +277,7 @@ def _run(
                 device=ranks.device,
             )
     except Exception as error:
+        raised = True
         debugger.post_mortem(error)
         if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
@@ -287,7 +289,9 @@ def _run(
             )
         return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
-        if lived_on is None:  # otherwise it was closed already, twice
+        # With `lived_on` it was closed already, twice. After an error an engine that ends groups of its own could wait
+        # there for other ranks, and the error would never be seen.
+        if lived_on is None and (not raised or single or ends_after_errors()):
             pipeline.close()
     return structs.replace(
         nothing,

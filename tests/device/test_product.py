@@ -245,3 +245,15 @@ def test_a_group_that_flushes_is_aborted_after_an_error(on_ranks) -> None:  # ty
     vector = on_ranks(raised, "flushes", "async-wait", ranks=2)
     assert vector.ok, vector.describe()
     assert set(vector.values) == {"ended"}
+
+
+@tenths.long
+@pytest.mark.usefixtures("device")
+def test_what_one_rank_raises_is_reported_although_its_engine_would_wait_when_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    engine = Path(__file__).with_name("closes.py")
+    result = judged(tmp_path, f"{engine}:Closes", "FWD-1", switches="nccl")
+    assert statuses(result) == {"FWD-1": "error"}
+    (violation,) = result["cells"][0]["violations"]
+    assert "rank 1 raised AttributeError: Identity has no attribute `absent`" in violation["message"]

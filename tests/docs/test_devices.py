@@ -1,6 +1,5 @@
 """The table of verdicts on the CPU and on a device is made of what is kept, and every difference has its reason."""
 
-import json
 import sys
 from types import SimpleNamespace
 
@@ -35,7 +34,7 @@ REASON = {
 
 def run_with(*requirements):
     cells = [
-        SimpleNamespace(requirement=one, schedule="GPipe", variant="default", status="passed")
+        SimpleNamespace(requirement=one, schedule="GPipe", variant="default", status="passed", reason="")
         for one in requirements
     ]
     return SimpleNamespace(implementation=SimpleNamespace(name="torch"), cells=cells)
@@ -70,12 +69,16 @@ def test_only_the_table_of_the_page_changes(module):
         module.page_with("before", "new")
 
 
-def test_the_page_has_the_table_of_what_is_kept(module):
-    made = module.table(module.stored(), module.explained())
-    assert module.page_with(module.PAGE.read_text(), made) == module.PAGE.read_text()
-    assert json.loads(module.KEPT.read_text()) == module.stored()
+@pytest.mark.parametrize("name", ["testdev", "cuda"])
+def test_the_page_has_the_table_of_what_is_kept(module, name):
+    device = module.DEVICES[name]
+    made = module.table(device.kept, device.explained)
+    assert module.page_with(device.page.read_text(), made) == device.page.read_text()
+    assert device.kept
 
 
-def test_every_difference_has_a_reason_and_no_reason_is_out_of_date(module):
-    assert module.unexplained(module.stored(), module.explained()) == []
-    assert module.unused(module.stored(), module.explained()) == []
+@pytest.mark.parametrize("name", ["testdev", "cuda"])
+def test_every_difference_has_a_reason_and_no_reason_is_out_of_date(module, name):
+    device = module.DEVICES[name]
+    assert module.unexplained(device.kept, device.explained) == []
+    assert module.unused(device.kept, device.explained) == []
