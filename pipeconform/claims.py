@@ -121,6 +121,10 @@ class Feature(Claimable):
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
     DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"
     TABLES = "tables", "ranks may compute in an order of the user's own, see Plan.table"
+    RECOMPUTATION = (
+        "recomputation",
+        "the engine may compute stages again in the backward instead of keeping activations, see Plan.recompute",
+    )
     LATE_RECEIVES = "late_receives", "receives may be posted as late as possible, see Plan.late_receives"
 
 

@@ -116,7 +116,11 @@ class ReferencePipeline:
         if self.traced is not None:
             return build_stage(module, self.traced.info, index=index, batch_dim=plan.batch_dim)
         return self.stage_type(
-            module, index=index, batch_dim=plan.batch_dim, dw_builder=plan.deferred_weights(module)
+            module,
+            index=index,
+            batch_dim=plan.batch_dim,
+            dw_builder=plan.deferred_weights(module),
+            recompute=plan.recompute,
         )
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:

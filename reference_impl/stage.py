@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from . import backward
 from .containers import build, leaves_of, map_leaves, structure_of
@@ -66,8 +67,9 @@ class Stage:
         index: int,
         batch_dim: int = 0,
         dw_builder: Callable[[], Callable[..., None]] | None = None,
+        recompute: bool = False,
     ) -> None:
-        self.module, self.index = module, index
+        self.module, self.index, self._recompute = module, index, recompute
         self._batch_dim, self._dw_builder = batch_dim, dw_builder
         self._frozen: tuple[BoundaryMeta, int | None] | None = None
         self._due: dict[int, str] = {}
@@ -118,7 +120,7 @@ class Stage:
                 value if leaf is None else _Entry.apply(leaf)  # type: ignore[no-untyped-call]
                 for value, leaf in zip(map(_without_grad, leaves_of(arguments)), collected, strict=True)
             ]
-            output = self.module(*build(structure_of(arguments), seen), **kwargs)
+            output = self.compute(build(structure_of(arguments), seen), kwargs)
         if boundary:
             self._check(BoundaryMeta.of(output), self._samples(arguments))
         if differentiate:
@@ -126,6 +128,12 @@ class Stage:
             self._in_flight[microbatch] = _InFlight(inputs=collected, outputs=tensors)
         self._due[microbatch] = "backward" if differentiate else "nothing"
         return output
+
+    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the module; if activations are not kept, the backward runs it again, with the same random numbers."""
+        if not self._recompute:
+            return self.module(*arguments, **kwargs)
+        return checkpoint(self.module, *arguments, use_reentrant=False, **kwargs)
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         """Let the backward of a microbatch of the last stage begin at its loss instead of its output."""

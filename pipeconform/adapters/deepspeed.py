@@ -68,7 +68,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
-        | {Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS}
+        | {Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS, Feature.RECOMPUTATION}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     clipping=ClippingClaim(norms=("two",)),
@@ -118,6 +118,7 @@ class _DeepSpeedPipeline:
                 **(_FLOAT32_SUMS if plan.float32_sums else {}),
                 "zero_optimization": {"stage": zero},
                 "zero_allow_untested_optimizer": True,
+                "pipeline": {"activation_checkpoint_interval": int(plan.recompute)},
                 "steps_per_print": 10**9,
             },
         )

@@ -50,7 +50,7 @@ _CAPABILITIES = Capabilities(
         }
         | {Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT, Feature.USER_HOOKS}
         | {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES, Feature.OPTIMIZER, Feature.STATE}
-        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}
+        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING, Feature.RECOMPUTATION}
     ),
     boundary=BoundaryClaim(
         max_tensors=4,
@@ -77,7 +77,7 @@ class _TorchGPipePipeline:
             balance=[1] * len(self._modules),
             devices=[plan.ranks.device] * len(self._modules),
             chunks=plan.num_microbatches,
-            checkpoint="never",  # recomputation runs forward hooks and batch norm twice
+            checkpoint="always" if plan.recompute else "never",
         )
 
     def owned(self) -> Mapping[int, nn.Module]:

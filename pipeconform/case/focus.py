@@ -28,6 +28,7 @@ class Focus(StrEnum):
     GRADIENT_HOOKS = "hooks on parameters and on a module's backward"
     SUM = "sum-reduced loss"
     READOUT = "parameters in the loss function"
+    RECOMPUTED = "stages that the engine computes again"
     ACCUMULATE = "accumulation"
     FROZEN = "frozen parameters"
     FREEZING = "stages that are frozen and unfrozen between steps"

@@ -35,6 +35,8 @@ class World(Strict, frozen=True, kw_only=True):
     """Whether receives are posted as late as possible."""
     second_schedule: bool = False
     """Whether a second schedule, which has no loss, evaluates the stages of the training schedule."""
+    recompute: bool = False
+    """Whether the engine computes stages again in the backward."""
     declared: Literal["", "exact", "examples"] = ""
     """What the user declares of the stages' boundaries: also which tensors need a gradient, or no more than examples
     of their shapes and dtypes."""
@@ -77,6 +79,8 @@ def impossible_world(world: World, model: Model) -> Iterator[str]:
             f"world.declared {world.declared!r} needs stages that are given one by one, on one rank each, without "
             f"world.misplan"
         )
+    if world.recompute and model.split is not None:
+        yield "world.recompute needs stages that are given one by one: it cannot be combined with model.split"
     p = len(world.pipeline_ranks)
     if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"

@@ -262,6 +262,10 @@ class Plan:
     second_schedule: bool = False
     """Whether evaluations are run by a second schedule, which is made without a loss around the same stage objects as
     the training schedule. They return outputs only. False unless `Feature.SECOND_SCHEDULE` is claimed."""
+    recompute: bool = False
+    """Whether the engine keeps no activations of a stage but what goes in, and computes the stage again in the
+    backward, of all microbatches where it can choose. Values, gradients and random numbers are those without; hooks and
+    buffers of the model are not looked at. False unless `Feature.RECOMPUTATION` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

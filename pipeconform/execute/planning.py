@@ -152,6 +152,7 @@ def plan_of(
         table=given_csv(case),
         late_receives=case.world.late_receives,
         second_schedule=case.world.second_schedule,
+        recompute=case.world.recompute,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

@@ -58,6 +58,8 @@ def describe_case(case: AnyCase) -> str:
         rows.append(("receives", "posted as late as possible"))
     if case.world.second_schedule:
         rows.append(("evaluation", "by a second schedule around the same stages, without a loss"))
+    if case.world.recompute:
+        rows.append(("activations", "not kept by the engine, which computes stages again in the backward"))
     if case.world.declared:
         said = (
             "shapes, dtypes and needs of gradients" if case.world.declared == "exact" else "shapes and dtypes"

@@ -20,7 +20,7 @@ from pipeconform.judge.training import (
 )
 from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import FULL_MODEL, documented, in_source, paper
+from ..promises import FULL_MODEL, contract, documented, in_source, paper
 
 _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 
@@ -161,6 +161,28 @@ def activation_checkpointing(evidence: Evidence) -> Iterator[Finding]:
 
     The backward runs the forward again, which takes the same mode, weights, inputs and random numbers as the
     first time.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-30",
+    title="Recomputation by the engine",
+    level=MUST,
+    about=(Focus.RECOMPUTED,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        contract("Plan.recompute: values, gradients and random numbers are those without"),
+        paper("GPipe (arXiv:1811.06965), section 2.3: accelerators recompute the forward in the backward"),
+    ),
+)
+def recomputation_by_the_engine(evidence: Evidence) -> Iterator[Finding]:
+    """An engine that keeps no activations and computes stages again in the backward has the losses and gradients of
+    one that keeps them: of tokens, of several tensors between stages with and without a gradient, and with dropout.
+
+    What goes into a stage need not require a gradient for its parameters to get one.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, LossSpec, Stage
+from pipeconform.case.case import Case, LossSpec, Model, Stage
 from pipeconform.case.draw.changes import replaced, with_classes, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
@@ -28,14 +28,17 @@ def losses(d: Drawing, draft: Draft) -> Draft:
     kind, model, reduction = d.pick(kinds(d.capabilities)), draft.model, draft.loss.reduction
     if kind == "scaled":
         return replaced(draft, loss=LossSpec(reduction=reduction, scaled=True))
-    model = with_classes(model)
-    if kind == "tokens":
-        first, *others = model.stages
-        first = Stage(blocks=(blocks.Embedding(), *first.blocks))
-        model = structs.replace(model, stages=(first, *others), tokens=True)
+    model = with_tokens(model) if kind == "tokens" else with_classes(model)
     if kind == "ignored":
         return replaced(draft, model=model, loss=LossSpec(kind="cross_entropy", reduction="sum", ignore=True))
     return replaced(draft, model=model, loss=LossSpec(kind="cross_entropy", reduction=reduction))
+
+
+def with_tokens(model: Model) -> Model:
+    """The model with an embedding as its first block, and a last one that gives values for three classes."""
+    first, *others = with_classes(model).stages
+    first = Stage(blocks=(blocks.Embedding(), *first.blocks))
+    return structs.replace(with_classes(model), stages=(first, *others), tokens=True)
 
 
 def special(case: Case) -> bool:

@@ -5,6 +5,7 @@ Which do not, and why, is in `APART`. Replicas and stages that are cut over rank
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from pipeconform.case.draw.subjects import (
     masters,
     optimizer,
     readout,
+    recomputed,
     replicas,
     sources,
     tensor_parallel,
@@ -64,8 +66,14 @@ PARTS: tuple[Subject, ...] = (
 )
 """The subjects of which two are drawn together; neighbours first, so that few cases have many parts.
 
-Each is drawn with declared boundaries, too.
+Each is drawn with each of `OPTIONS`, too.
 """
+
+OPTIONS: tuple[Subject, ...] = (
+    declared.DECLARED,
+    dataclasses.replace(recomputed.RECOMPUTED, members=()),  # the other part says what the model has
+)
+"""The subjects that are options of all ranks, so that they come first in their pairs, as what ranks hold does."""
 
 PARTS_OF_REPLICAS: tuple[Subject, ...] = (
     *PARTS,
@@ -94,6 +102,12 @@ _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
         _HOOKS,
         "the compiled module has no hooks; other modules' are those of FWD-17, FWD-26 and FWD-27",
     ),
+    (
+        (Focus.RECOMPUTED,),
+        (*_HOOKS, Focus.BUFFERS),
+        "what is computed again calls hooks again and updates buffers again; no engine promises otherwise",
+    ),
+    ((Focus.RECOMPUTED,), (Focus.DROPOUT,), "TRN-30 draws models with dropout"),
     (
         _REPLICAS,
         (Focus.FROZEN, Focus.UNUSED, Focus.BUFFERS, Focus.VARYING),
@@ -152,17 +166,16 @@ APART: Mapping[frozenset[Focus], str] = MappingProxyType(
 
 
 def _in_turn() -> Iterator[tuple[Subject, Subject]]:
-    """Any two parts: neighbours, then those with one between them, and so on, then each with declared boundaries.
+    """Any two parts: neighbours, then those with one between them, and so on, then each with each option.
 
     What is compiled, which costs most, comes last.
     """
     places = sorted(
         itertools.combinations(range(len(PARTS)), 2), key=lambda both: (both[1] - both[0], both[0])
     )
-    # what is declared is an option of all ranks, so it is the first of its pairs, as what ranks hold is
     every = [
         *((PARTS[i], PARTS[j]) for i, j in places),
-        *((declared.DECLARED, part) for part in PARTS),
+        *((option, part) for option in OPTIONS for part in PARTS),
     ]
     yield from sorted(every, key=lambda both: both[1].focus is Focus.COMPILED)
 
