@@ -183,6 +183,11 @@ def _second_replica(others: tuple[tuple[int, ...], ...], *, replica: tuple[int, 
 KWARG = (Kwarg(stage=0),)
 NEEDS = "world.tensor needs one tensor per boundary, batch dimension 0, and no split or ties"
 WORLDS = {
+    "stages that are computed again": (
+        _world(recompute=True),
+        _world(recompute=True, model=Model(width=4, stages=(LINEAR, LINEAR), split=Split())),
+        "world.recompute needs stages that are given one by one",
+    ),
     "the last rank": (_world(0, 3), _world(0, 4), "world.pipeline_ranks [0, 4] must be distinct ranks below"),
     "the first rank": (
         _world(0, 3),

@@ -115,6 +115,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-5": GRADIENTS,
     "TRN-28": GRADIENTS,
     "TRN-29": LOSSES | GRADIENTS,
+    "TRN-30": LOSSES | GRADIENTS,
     "TRN-6": GRADIENTS,
     "TRN-7": _in("Train", "StepShown.input_gradients", "StepShown.kwarg_gradients"),
     "TRN-8": OUTPUTS | GRADIENTS,

@@ -351,6 +351,7 @@ CASES: Mapping[str, Case] = {
         TRAIN, EVAL, Zero(), TRAIN, world=World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
     ),
     "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
+    "recomputed": plain_case(world=World(size=2, pipeline_ranks=(0, 1), recompute=True)),
     "declared": plain_case(world=World(size=2, pipeline_ranks=(0, 1), declared="examples")),
     "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),
     "second dimension": with_model(

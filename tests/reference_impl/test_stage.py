@@ -23,8 +23,8 @@ def _inputs(name: str, stage: int, *, requires_grad: bool):
     return (x,)
 
 
-def _run(name: str, stage: int, *, requires_grad: bool, split: bool):
-    made = Stage(build_stage(name, stage, 3), index=stage)
+def _run(name: str, stage: int, *, requires_grad: bool, split: bool, recompute: bool = False):
+    made = Stage(build_stage(name, stage, 3), index=stage, recompute=recompute)
     kwargs = {"gain": draw(3, seed=5).abs(), "power": 2} if name == "gain" else {}
     inputs = _inputs(name, stage, requires_grad=requires_grad)
     output = made.forward(0, inputs, kwargs, differentiate=True, boundary=stage < 2)
@@ -267,3 +267,30 @@ def test_handing_over_keeps_values_layout_and_flags() -> None:
     assert handed[0].stride() == output[0].stride()
     assert handed[1]["n"].stride() == (0, 1)
     assert not handed[1]["n"].requires_grad
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("split", [False, True])
+def test_a_stage_that_is_computed_again_has_the_same_gradients(name: str, split: bool) -> None:
+    kept = _run(name, 0, requires_grad=False, split=split)
+    again = _run(name, 0, requires_grad=False, split=split, recompute=True)
+
+    torch.testing.assert_close(again[0], kept[0], rtol=0, atol=0)
+    torch.testing.assert_close(again[1], kept[1], rtol=0, atol=0)
+
+
+def test_what_is_computed_again_keeps_no_activations_and_takes_the_same_random_numbers() -> None:
+    runs: list[torch.Tensor] = []
+
+    class Drops(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            runs.append(torch.rand(3))
+            return super().forward(x * runs[-1])
+
+    made = Stage(Drops(3, 3), index=0, recompute=True)
+    output = made.forward(0, (torch.ones(2, 3),), {}, differentiate=True, boundary=False)
+    torch.rand(5)
+    assert len(runs) == 1
+    made.backward(0, [torch.ones_like(output)])
+    first, second = runs
+    assert torch.equal(first, second)

@@ -255,6 +255,14 @@ def test_receives_that_are_posted_late_show():
     assert "receives  posted as late as possible" in text
 
 
+def test_stages_that_the_engine_computes_again_show():
+    world = World(size=2, pipeline_ranks=(0, 1), recompute=True)
+
+    text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
+
+    assert "activations  not kept by the engine, which computes stages again in the backward" in text
+
+
 def test_a_second_schedule_shows():
     world = World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
 

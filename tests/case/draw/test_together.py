@@ -10,6 +10,7 @@ from pipeconform.case.draw.claimed import members_within
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subjects.together import (
     APART,
+    OPTIONS,
     PAIRS,
     PARTS,
     PARTS_OF_REPLICAS,
@@ -43,7 +44,7 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
     pairs = [pair.foci for pair in PAIRS]
     both = {
         *itertools.combinations([one.focus for one in PARTS], 2),
-        *((Focus.DECLARED, part.focus) for part in PARTS),
+        *((option.focus, part.focus) for option in OPTIONS for part in PARTS),
         *(
             (ranks.focus, part.focus)
             for ranks in RANKS
@@ -60,8 +61,8 @@ def test_any_two_parts_go_together_or_there_is_a_reason():
 def test_the_pairs_of_stages_are_all_that_come_in_turn_and_go_together():
     turns = [frozenset({one.focus, other.focus}) for one, other in _in_turn()]
 
-    # each with the others, and with what is declared
-    assert len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) + 1) // 2
+    # each with the others, and with each option
+    assert len(set(turns)) == len(turns) == len(PARTS) * (len(PARTS) - 1) // 2 + len(OPTIONS) * len(PARTS)
     assert [pair.foci for pair in PAIRS if pair.focus is Focus.TOGETHER] == [
         both for both in turns if both not in APART
     ]

@@ -7,6 +7,7 @@ tensors. Cases take turns with them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from msgspec import structs
 
@@ -14,8 +15,7 @@ from pipeconform.case.case import LossSpec, World
 from pipeconform.case.draw.changes import changed_world, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
-from pipeconform.case.draw.subjects.boundary import BOUNDARY, NO_GRAD
-from pipeconform.case.draw.subjects.dropout import DROPOUT
+from pipeconform.case.draw.subjects import boundary, dropout
 from pipeconform.case.draw.subjects.targets import kinds, with_tokens
 from pipeconform.case.draw.worlds import alone
 from pipeconform.case.focus import Focus
@@ -33,27 +33,22 @@ def _tokens(d: Drawing, draft: Draft) -> Draft:
     return replaced(draft, model=with_tokens(draft.model), loss=loss)
 
 
-def _member(other: Subject) -> Subject:
-    """Stages that are computed again, with what another subject puts into a model."""
-    return Subject(
+def _members() -> Iterator[Subject]:
+    """Stages that are computed again, each with something else in the model, and with nothing in particular."""
+    plain = Subject(
         focus=Focus.RECOMPUTED,
-        needs=_NEEDS | other.needs,
+        needs=_NEEDS,
         trains=True,
-        claimed=other.claimed,
-        contents=other.contents,
         world=_world,
         no_control="a part of the subject, which has it",
     )
+    yield dataclasses.replace(plain, claimed=lambda claim, own: "tokens" in kinds(own), contents=_tokens)
+    for other in (boundary.NO_GRAD, dropout.DROPOUT, boundary.BOUNDARY):
+        yield dataclasses.replace(
+            plain, needs=_NEEDS | other.needs, claimed=other.claimed, contents=other.contents
+        )
+    yield plain
 
-
-_PLAIN = Subject(
-    focus=Focus.RECOMPUTED,
-    needs=_NEEDS,
-    trains=True,
-    world=_world,
-    no_control="a part of the subject, which has it",
-)
-_TOKENS = dataclasses.replace(_PLAIN, claimed=lambda claim, own: "tokens" in kinds(own), contents=_tokens)
 
 RECOMPUTED = Subject(
     focus=Focus.RECOMPUTED,
@@ -62,7 +57,7 @@ RECOMPUTED = Subject(
     found=lambda case: case.world.recompute,
     rarity=2,
     world=_world,
-    members=(_TOKENS, _member(NO_GRAD), _member(DROPOUT), _member(BOUNDARY), _PLAIN),
+    members=tuple(_members()),
     without=lambda case: changed_world(case, recompute=False),
     control="with activations that are kept",
 )
