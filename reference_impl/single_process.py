@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pipeconform.adapter import (
     Batch,
@@ -47,6 +48,7 @@ _CAPABILITIES = Capabilities(
             Feature.FROZEN,
             Feature.FREEZING,
             Feature.LOSS_PARAMETERS,
+            Feature.RECOMPUTATION,
             Feature.UNUSED_PARAMETERS,
             Feature.SHARED_IN_STAGE,
             Feature.BUFFERS,
@@ -99,7 +101,11 @@ class SingleProcessPipeline:
         values: object = batch.microbatches[k].args
         for s, module in self.modules.items():
             args = values if isinstance(values, tuple | list) else (values,)
-            values = module(*args, **batch.microbatches[k].kwargs.get(s, {}))
+            kwargs = batch.microbatches[k].kwargs.get(s, {})
+            if self.plan.recompute:
+                values = checkpoint(module, *args, use_reentrant=False, **kwargs)
+            else:
+                values = module(*args, **kwargs)
         return values
 
     def backward(self, loss: Tensor, batch: Batch) -> None:

@@ -80,7 +80,11 @@ def main() -> None:
     given = parser.parse_args()
     known = {} if given.fresh else kept(given.kept, Outcome)
     if given.again:
-        known = {name: one for name, one in known.items() if one.as_it_should}
+        known = {
+            name: one
+            for name, one in known.items()
+            if one.as_it_should or given.only not in ("", one.requirement)
+        }
     with Pools(preload=PRELOAD) as pools, tempfile.TemporaryDirectory(prefix="programs-") as folder:
         place = Place(Path(folder))
         shared = Shared(place) if given.shared else None

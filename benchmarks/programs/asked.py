@@ -18,7 +18,7 @@ from pipeconform.commands.stored import Stored
 from pipeconform.execute.implementation import resolve
 from pipeconform.export.question import Question
 from pipeconform.ranks.pools import Pools
-from pipeconform.report.result import read_result
+from pipeconform.report.result import Implementation, read_result
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["USED_WRONGLY", "Asked", "WrongUse", "honest", "of_fault", "of_result", "question", "runner"]
@@ -31,6 +31,7 @@ _RIGHT = {
     "pipeline": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
 }
+_RIGHT_IN_ONE_PROCESS = "pipeconform.reference_impl.single_process:SingleProcessReference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,12 @@ def honest(fault: Fault) -> str:
     return f"{base.__module__}:{base.__qualname__}"
 
 
+def _right(judged: Implementation) -> str:
+    """The reference of the kind of what was judged."""
+    alone = judged.kind == "pipeline" and judged.capabilities["world"] == "single_process"
+    return _RIGHT_IN_ONE_PROCESS if alone else _RIGHT[judged.kind]
+
+
 def of_result(file: Path) -> Iterator[tuple[str, Asked]]:
     """The first violation of each requirement in a result, with its name; the reference is right in the same case."""
     result, seen = read_result(file), set()
@@ -200,7 +207,7 @@ def of_result(file: Path) -> Iterator[tuple[str, Asked]]:
                 one.id,
                 Asked(
                     implementation=result.implementation.reference,
-                    mended=_RIGHT[result.implementation.kind],
+                    mended=_right(result.implementation),
                     question=asked,
                     found=stored.words,
                 ),

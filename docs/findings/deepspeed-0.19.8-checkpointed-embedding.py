@@ -2,24 +2,26 @@
 
 What: the first layer is an nn.Embedding, and PipelineModule has activation_checkpoint_interval=1. If the
   embedding is used again as the last layer (TiedLayerSpec with a forward_fn), a model on one rank is trained
-  without an error: the loss is right, the layers between get no gradient at all, and the embedding only that of
-  its second use. On two ranks the layers of stage 0 get none, without an error, up to a layer that
+  without an error: the loss is right, the layers between get no gradient at all, and the embedding only that
+  of its second use. On two ranks the layers of stage 0 get none, without an error, up to a layer that
   checkpointable_layers leaves out. Without such layers the step raises: on one rank an AssertionError about
-  the loss, on two "element 0 of tensors does not require grad" on rank 0, and rank 1 waits. With the interval
-  0, or with use_reentrant=False, all gradients are right.
-Where: DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py, CheckpointFunction.forward, line 626:
-  layers run under no_grad, so that an output requires a gradient only if one of the inputs does;
-  runtime/pipe/engine.py, _exec_load_micro_batch, lines 900 and 909: the model's inputs are made to require one
-  if they are floating; runtime/pipe/module.py, _is_checkpointable, lines 672 to 689, and forward, line 391.
-Why: tokens cannot require a gradient. A comment in _is_checkpointable says that the reentrant function must not
-  be used for embeddings, but only GPTModelPipe and GPT2ModelPipe, asked by their names, are spared: in others
-  every layer with parameters is checkpointed. Its output requires no gradient, nor does that of the next, up to
-  a layer that is not checkpointed: one that is not listed, or a function, as a forward_fn makes one.
+  the loss, on two "element 0 of tensors does not require grad" on rank 0, and rank 1 waits. With the
+  interval 0, or with use_reentrant=False, all gradients are right.
+Where: DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py, CheckpointFunction.forward, line
+  626: layers run under no_grad, so that an output requires a gradient only if one of the inputs does;
+  runtime/pipe/engine.py, _exec_load_micro_batch, lines 900 and 909: the model's inputs are made to require
+  one if they are floating; runtime/pipe/module.py, _is_checkpointable, lines 672 to 689, and forward, line
+  391.
+Why: tokens cannot require a gradient. A comment in _is_checkpointable says that the reentrant function must
+  not be used for embeddings, but only GPTModelPipe and GPT2ModelPipe, asked by their names, are spared: in
+  others every layer with parameters is checkpointed. Its output requires no gradient, nor does that of the
+  next, up to a layer that is not checkpointed: one that is not listed, or a function, as a forward_fn makes
+  one.
 Requirement: TRN-30.
 Schedules: TrainSchedule, one stage or more; the error under DualPipeV, too.
-Known: https://github.com/deepspeedai/DeepSpeed/issues/688 (open), issues/4274 (open) and issues/4479 (closed)
-  are about the error; about layers that silently get no gradient none was found. use_reentrant=False came with
-  DeepSpeed#4224, and is not the default.
+Known: https://github.com/deepspeedai/DeepSpeed/issues/688 (open), issues/4274 (open) and issues/4479
+  (closed) are about the error; about layers that silently get no gradient none was found.
+  use_reentrant=False came with DeepSpeed#4224, and is not the default.
 Possible fix: in PipelineModule.forward, call the reentrant function only if an input requires a gradient.
 """
 

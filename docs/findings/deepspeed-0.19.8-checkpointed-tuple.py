@@ -9,7 +9,7 @@ Where: DeepSpeed 0.19.8, runtime/pipe/engine.py, _exec_backward_pass, lines 848 
 Why: the outputs come from one graph, so the checkpoint's backward runs once per output; retain_graph keeps autograd's
   tensors, and not those of the checkpoint. (Without checkpoints the whole backward of the stage runs once per output,
   too.)
-Requirement: none; FWD-4 shows it where the interval is not 0, at which the adapter leaves it.
+Requirement: TRN-30.
 Schedules: TrainSchedule and DualPipeV, two stages or more.
 Known: -
 Possible fix: one torch.autograd.backward(out_tensors, grad_tensors).

@@ -8,16 +8,17 @@ What: a partition takes an activation and positions (int64), and hands on both, 
   all gradients are right.
 Where: torchgpipe 0.0.7, checkpoint.py, Checkpoint.backward, line 269: `torch.autograd.backward(tensors,
   grad_output)` with all outputs of the partition; the IndexError is raised in line 262.
-Why: line 268 asks whether any output requires a gradient, and line 269 takes all of them. As to the IndexError:
-  Checkpointing.recompute hangs Recompute on the first tensor alone ("batch[0] is always requiring grad", which
-  integers cannot), so that nothing has been computed again when Checkpoint.backward asks for it.
+Why: line 268 asks whether any output requires a gradient, and line 269 takes all of them. As to the
+  IndexError: Checkpointing.recompute hangs Recompute on the first tensor alone ("batch[0] is always
+  requiring grad", which integers cannot), so that nothing has been computed again when Checkpoint.backward
+  asks for it.
 Requirement: TRN-30.
-Schedules: GPipe, the only one. One partition is enough; it need not be one between others. A last partition that
-  takes such a tensor and does not hand it on is right. A floating one raises only in the first partition that
-  hands it on: Checkpoint makes it one that requires a gradient.
+Schedules: GPipe, the only one. One partition is enough; it need not be one between others. A last partition
+  that takes such a tensor and does not hand it on is right. A floating one raises only in the first
+  partition that hands it on: Checkpoint makes it one that requires a gradient.
 Known: -
-Possible fix: backward only from outputs that require a gradient, with their gradients; hang Recompute on one of
-  them.
+Possible fix: backward only from outputs that require a gradient, with their gradients; hang Recompute on one
+  of them.
 """
 
 import torch

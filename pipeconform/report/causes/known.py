@@ -31,6 +31,7 @@ SHIPPED = (
     "megatron.toml",
     "colossalai.toml",
     "dualpipe.toml",
+    "torchgpipe.toml",
     "nanotron.toml",
 )
 """The files of the package, beside this module."""
