@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import tenths
+from tests import tenths, turns
 from tests.asked_again import AskedAgain
 from tests.gone_on import GoneOn
 from tests.kept_together import keep_together
@@ -26,7 +26,9 @@ settings.load_profile("tests")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--tenth", type=int, help="also run one tenth of the long tests that are many of a kind")
+    parser.addoption(
+        "--tenth", type=int, help="run a tenth of the long tests, and a fifth of others that take a second"
+    )
     parser.addoption(
         "--ask-again", type=Path, help="run what fails again, and write what passes then to this file"
     )
@@ -47,6 +49,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     number = config.getoption("--tenth")
     if number is not None:
+        turns.take(items, number=number, long=turns.kept())
         tenths.take(items, number=number)
     keep_together(items)
 

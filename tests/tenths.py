@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-__all__ = ["long", "mark", "take"]
+__all__ = ["long", "mark", "part_of", "take"]
 
 mark = (pytest.mark.slow, pytest.mark.in_tenths)
 """What such a test is marked with."""
@@ -22,9 +22,14 @@ def long(test: _TestT) -> _TestT:
     return test
 
 
+def part_of(name: str, *, parts: int) -> int:
+    """Which of so many parts of the tests, about alike, a test is in."""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % parts
+
+
 def tenth_of(name: str) -> int:
     """Which tenth a test is in."""
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 10
+    return part_of(name, parts=10)
 
 
 def take(items: Iterable[pytest.Item], *, number: int) -> None:
