@@ -112,16 +112,11 @@ class ReferencePipeline:
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         """The stage that the runtime works with."""
-        plan = self.plan
+        dim, again = self.plan.batch_dim, self.plan.recompute
         if self.traced is not None:
-            return build_stage(module, self.traced.info, index=index, batch_dim=plan.batch_dim)
-        return self.stage_type(
-            module,
-            index=index,
-            batch_dim=plan.batch_dim,
-            dw_builder=plan.deferred_weights(module),
-            recompute=plan.recompute,
-        )
+            return build_stage(module, self.traced.info, index=index, batch_dim=dim)
+        builder = self.plan.deferred_weights(module)
+        return self.stage_type(module, index=index, batch_dim=dim, dw_builder=builder, recompute=again)
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         """The microbatches of a batch."""

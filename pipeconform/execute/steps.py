@@ -128,6 +128,7 @@ def run_step(
         parameters={s: _part(values, names.get(s, frozenset()), inside=True) for s, values in state.items()},
         buffers={s: _part(values, names.get(s, frozenset()), inside=False) for s, values in state.items()},
         forwards=recorder.take(),
+        begun=recorder.begun(),
         events=recorder.events(),
         flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},

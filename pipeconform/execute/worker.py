@@ -244,6 +244,7 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         _listen(case, pipeline, recorder)
         recorder.take()
+        recorder.begun()
         recorder.events()
         recorder.flow()
         run = functools.partial(

@@ -302,6 +302,8 @@ class StepShown(_Data, frozen=True, kw_only=True):
     """In the order in which they were issued; None if they are not observed."""
     hooked: dict[int, int] = {}
     """Per stage, how many elements the communication hook got."""
+    begun: dict[int, int] = {}
+    """Per stage, how often this rank began to compute it, forwards in the backward included."""
 
 
 class Known(_Data, frozen=True, kw_only=True):

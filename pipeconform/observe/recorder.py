@@ -39,6 +39,7 @@ class ForwardRecorder:
         """The running step of the program; None outside of any."""
         self._device = None if device is None or device.type == "cpu" else device
         self._forwards: list[Forward | LateForward] = []
+        self._begun: dict[int, int] = {}
 
     @property
     def watcher(self) -> Timeline | Gradients | None:
@@ -46,7 +47,8 @@ class ForwardRecorder:
         return self.timeline or self.gradients
 
     def masks(self, stage: int) -> Sequence[Tensor]:
-        """Return no masks: ranks draw them."""
+        """Return no masks: ranks draw them. Every forward asks as it begins, which is counted."""
+        self._begun[stage] = self._begun.get(stage, 0) + 1
         return ()
 
     def __deepcopy__(self, memo: object) -> ForwardRecorder:
@@ -117,6 +119,11 @@ class ForwardRecorder:
         """Return what was recorded, and start again."""
         taken, self._forwards = self._forwards, []
         return tuple(one.read() if isinstance(one, LateForward) else one for one in taken)
+
+    def begun(self) -> dict[int, int]:
+        """Return how often each stage was begun since the last call."""
+        taken, self._begun = self._begun, {}
+        return taken
 
     def held(self) -> tuple[Held, ...] | None:
         """Return what was kept since the last call; None if memory is not observed."""

@@ -24,6 +24,14 @@ class RecomputesWithOtherNumbers(Stage):
         return checkpoint(self.module, *arguments, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
+@breaks("TRN-30", tells="its activations were kept")
+class ActivationsKept(Stage):
+    """Nothing is computed again, although it was asked for."""
+
+    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self.module(*arguments, **kwargs)
+
+
 @breaks("TRN-30")
 class StagesOfTokensLearnNothing(Stage):
     """A stage none of whose inputs requires a gradient takes no part in the backward: an embedding learns nothing."""

@@ -12,6 +12,7 @@ from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.norms import gradient_norm_is_right
+from pipeconform.judge.recomputed import stages_are_computed_again
 from pipeconform.judge.relations import uniform_ratio
 from pipeconform.judge.training import (
     gradients_are_right,
@@ -182,10 +183,12 @@ def recomputation_by_the_engine(evidence: Evidence) -> Iterator[Finding]:
     """An engine that keeps no activations and computes stages again in the backward has the losses and gradients of
     one that keeps them: of tokens, of several tensors between stages with and without a gradient, and with dropout.
 
-    What goes into a stage need not require a gradient for its parameters to get one.
+    What goes into a stage need not require a gradient for its parameters to get one. Of several microbatches at least
+    one is computed again.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
+    yield from stages_are_computed_again(evidence)
 
 
 @requirement(

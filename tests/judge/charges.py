@@ -115,7 +115,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-5": GRADIENTS,
     "TRN-28": GRADIENTS,
     "TRN-29": LOSSES | GRADIENTS,
-    "TRN-30": LOSSES | GRADIENTS,
+    "TRN-30": LOSSES | GRADIENTS | _in("Train", "StepShown.begun"),
     "TRN-6": GRADIENTS,
     "TRN-7": _in("Train", "StepShown.input_gradients", "StepShown.kwarg_gradients"),
     "TRN-8": OUTPUTS | GRADIENTS,
@@ -315,7 +315,7 @@ def _bystanders(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
 
 
 _BY_STAGE = frozenset(
-    {"gradients", "parameters", "buffers", "kwarg_gradients", "hook_counts", "hooked"}
+    {"gradients", "parameters", "buffers", "kwarg_gradients", "hook_counts", "hooked", "begun"}
     | {"gradient_shards", "parameter_shards"}
 )
 
@@ -455,11 +455,13 @@ def _held_with_kept(requirement: str, spoil: Spoil, *_: object) -> bool:
 
 
 def _filled_up(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """A later reduction is not too early; shards are padded, and a hook may be given the padding."""
+    """A later reduction is not too early; shards are padded, and a hook may be given the padding; more may be computed
+    again.
+    """
     if spoil.how != "one more":
         return False
     shards = bool(made.shown[rank].steps[0].gradient_shards)
-    return spoil.field in ("Reduction.events", "StepShown.hooked") or (
+    return spoil.field in ("Reduction.events", "StepShown.hooked", "StepShown.begun") or (
         spoil.field == "Reduction.elements" and shards
     )
 

@@ -167,6 +167,7 @@ class _Rank:
             held=(),
             kept=Kept(at_once=m, inputs=m, outputs=()),
             answers=self._answers(kind),
+            begun=dict.fromkeys(self.owned, m + 1) if self.case.world.recompute and trains else {},
             hook_counts={s: counts for s, counts in right.hook_counts.items() if s in self.owned},
             **state,
         )

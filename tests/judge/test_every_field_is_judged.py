@@ -283,6 +283,7 @@ _NEED_NOT_REPEAT = {
     "parameter_shards": "DPC-8",
     "reductions": "DPC-2",
     "hooked": "DPC-4",
+    "begun": "TRN-30",
 }
 
 
