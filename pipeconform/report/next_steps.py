@@ -205,6 +205,10 @@ STEPS: tuple[Step, ...] = (
         "too, where a state is loaded",
     ),
     Step(
+        signature="not computed again",
+        advice="let the adapter turn the engine's recomputation on where Plan.recompute says so",
+    ),
+    Step(
         signature="loss scale",
         advice="take the maximum over all ranks of whether a gradient is not finite before any of them steps, and let "
         "all lower their scale by it",

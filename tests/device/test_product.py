@@ -113,7 +113,7 @@ def test_a_run_takes_backends_for_several_devices(device: None, tmp_path: Path) 
 def told_of_groups() -> tuple[bool, bool]:
     from pipeconform.execute import groups
 
-    return groups._with_gloo(), groups._with_gloo_only()
+    return groups._with_gloo(), groups.ends_after_errors()
 
 
 def test_gloo_is_found_beside_the_backend_of_a_device(device: None) -> None:
