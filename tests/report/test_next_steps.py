@@ -38,7 +38,6 @@ EXAMPLES = {
     ("hang", "rank 1 waits for rank 0, which has returned"): "raise on all of them or none",
     ("circle", CIRCLE): "only hide that a send waits",
     ("circle in order", CIRCLE): "in the same order on both",
-    ("not computed again", ""): "turn the engine's recomputation on",
     ("no W", ""): "drain what is left over",
     ("several B or I", ""): "once per stage and microbatch",
     ("raised RuntimeError: no", "rank 0 raised: input tensor has to be contiguous"): "tensor.contiguous()",
@@ -72,6 +71,7 @@ EXAMPLES = {
     ("second close raises", ""): "close()",
     ("input_shape: accepted", ""): "names stage, tensor, expected and actual",
     ("parameter not rounded from a copy", ""): "step float32 copies",
+    ("not computed again", ""): "turn the engine's recomputation on",
     ("loss scale", ""): "the maximum over all ranks",
 }
 WITHOUT = {
