@@ -27,7 +27,7 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--tenth", type=int, help="run a tenth of the long tests, and a fifth of others that take a second"
+        "--tenth", type=int, help="run a tenth of the long tests, and a fifth of others that take long"
     )
     parser.addoption(
         "--ask-again", type=Path, help="run what fails again, and write what passes then to this file"

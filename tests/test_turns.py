@@ -1,4 +1,4 @@
-"""Tests that take seconds take turns: five numbers have them all, and every file has one each time."""
+"""Tests that take long take turns: five numbers have them all, and every file has one each time."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ def test_what_is_slow_stays_slow_and_is_not_the_one_of_its_file():
     assert [bool(item.get_closest_marker("slow")) for item in items] == [True, False]
 
 
-def test_functions_are_those_of_which_a_test_took_long(tmp_path, monkeypatch):
+def test_functions_are_those_whose_tests_take_long_on_average(tmp_path, monkeypatch):
     monkeypatch.setattr(turns, "LONG", 1.5)
     file = tmp_path / "junit.xml"
     file.write_text(
         '<testsuites><testsuite><testcase classname="tests.case.test_x" name="test_one[a]" time="1.5" />'
-        '<testcase classname="tests.case.test_x" name="test_one[b]" time="0.1" />'
+        '<testcase classname="tests.case.test_x" name="test_one[b]" time="1.6" />'
         '<testcase classname="tests.case.test_x" name="test_two@group" time="2" />'
-        '<testcase classname="tests.case.test_x" name="test_three" time="1.4" /></testsuite></testsuites>'
+        '<testcase classname="tests.case.test_x" name="test_three[a]" time="1.6" />'
+        '<testcase classname="tests.case.test_x" name="test_three[b]" time="1.3" /></testsuite></testsuites>'
     )
     assert set(long_functions(file)) == {
         "tests/case/test_x.py::test_one",
