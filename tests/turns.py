@@ -24,7 +24,7 @@ from tests.tenths import part_of
 __all__ = ["long_functions", "take"]
 
 PARTS = 5
-LONG = 0.3
+LONG = 0.2
 """Seconds of a test beside another one, on two cores. Importing torch takes two, a world on ranks that stay less."""
 KEPT = Path(__file__).with_name("turns.json")
 
