@@ -130,9 +130,11 @@ class Stage:
         return output
 
     def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run the module; if activations are not kept, the backward runs it again, with the same random numbers."""
-        if not self._recompute:
-            return self.module(*arguments, **kwargs)
+        """Run the module, and keep its activations or not."""
+        return self.compute_twice(arguments, kwargs) if self._recompute else self.module(*arguments, **kwargs)
+
+    def compute_twice(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the module without keeping its activations: the backward runs it again, with the same random numbers."""
         return checkpoint(self.module, *arguments, use_reentrant=False, **kwargs)
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:

@@ -18,9 +18,7 @@ from .fault import breaks
 class RecomputesWithOtherNumbers(Stage):
     """The random numbers of the first time are not restored: what is computed again drops other values."""
 
-    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if not self._recompute:
-            return super().compute(arguments, kwargs)
+    def compute_twice(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return checkpoint(self.module, *arguments, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
@@ -28,7 +26,7 @@ class RecomputesWithOtherNumbers(Stage):
 class ActivationsKept(Stage):
     """Nothing is computed again, although it was asked for."""
 
-    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def compute_twice(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return self.module(*arguments, **kwargs)
 
 
@@ -36,10 +34,10 @@ class ActivationsKept(Stage):
 class StagesOfTokensLearnNothing(Stage):
     """A stage none of whose inputs requires a gradient takes no part in the backward: an embedding learns nothing."""
 
-    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def compute_twice(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         wanted = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(arguments))
-        if not self._recompute or wanted:
-            return super().compute(arguments, kwargs)
+        if wanted:
+            return super().compute_twice(arguments, kwargs)
         with torch.no_grad():
             output = self.module(*arguments, **kwargs)
         for leaf in leaves_of(output):
@@ -54,9 +52,7 @@ class RecomputesFromTheLatest(Stage):
 
     _latest: Sequence[Any] = ()
 
-    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if not self._recompute:
-            return super().compute(arguments, kwargs)
+    def compute_twice(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._latest = arguments
         return checkpoint(_Kept(self), *arguments, use_reentrant=False, **kwargs)
 

@@ -17,6 +17,7 @@ from pipeconform.judge.relations import uniform_ratio
 from pipeconform.judge.training import (
     gradients_are_right,
     input_gradients_are_right,
+    losses_and_gradients_are_right,
     losses_are_right,
 )
 from pipeconform.spec.catalogue import MUST, Promise
@@ -163,8 +164,7 @@ def activation_checkpointing(evidence: Evidence) -> Iterator[Finding]:
     The backward runs the forward again, which takes the same mode, weights, inputs and random numbers as the
     first time.
     """
-    yield from losses_are_right(evidence)
-    yield from gradients_are_right(evidence)
+    yield from losses_and_gradients_are_right(evidence)
 
 
 @requirement(
@@ -186,8 +186,7 @@ def recomputation_by_the_engine(evidence: Evidence) -> Iterator[Finding]:
     What goes into a stage need not require a gradient for its parameters to get one. Of several microbatches at least
     one is computed again.
     """
-    yield from losses_are_right(evidence)
-    yield from gradients_are_right(evidence)
+    yield from losses_and_gradients_are_right(evidence)
     yield from stages_are_computed_again(evidence)
 
 

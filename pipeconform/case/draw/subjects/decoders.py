@@ -8,9 +8,10 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, FloatType, Kwarg, KwargKind, LossSpec, Model, Stage
-from pipeconform.case.draw.changes import changed_blocks, changed_model, has, replaced, with_classes
+from pipeconform.case.draw.changes import changed_blocks, changed_model, has, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.draw.subjects.targets import with_tokens
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature
 
@@ -50,12 +51,9 @@ def _told(d: Drawing, num_stages: int) -> tuple[Kwarg, ...]:
 
 def _of_tokens(d: Drawing, draft: Draft, model: Model) -> Draft:
     """A language model: embedding, decoders, head, cross-entropy."""
-    first, *others = model.stages
-    first = Stage(blocks=(blocks.Embedding(), *first.blocks))
-    model = with_classes(structs.replace(model, stages=(first, *others), tokens=True))
     only = "mse" not in d.capabilities.losses
     loss = LossSpec(kind="cross_entropy", reduction=draft.loss.reduction, fixed=only)
-    return replaced(draft, model=model, loss=loss)
+    return replaced(draft, model=with_tokens(model), loss=loss)
 
 
 def _plain(case: Case) -> Case:

@@ -36,9 +36,9 @@ def losses(d: Drawing, draft: Draft) -> Draft:
 
 def with_tokens(model: Model) -> Model:
     """The model with an embedding as its first block, and a last one that gives values for three classes."""
-    first, *others = with_classes(model).stages
+    first, *others = model.stages
     first = Stage(blocks=(blocks.Embedding(), *first.blocks))
-    return structs.replace(with_classes(model), stages=(first, *others), tokens=True)
+    return with_classes(structs.replace(model, stages=(first, *others), tokens=True))
 
 
 def special(case: Case) -> bool:
