@@ -302,6 +302,7 @@ class BoundaryClaim:
     no_grad_tensors: bool = False  # float tensors that need no gradient
     non_float_tensors: bool = False  # integer and bool tensors
     empty_tensors: bool = False  # tensors with a dimension of size 0
+    complex_tensors: bool = False  # complex tensors, which may need a gradient
     inputs: int | None = None
     """The most tensors that the first stage takes; None: as many as may cross a boundary."""
     differ: bool = True

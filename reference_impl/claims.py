@@ -30,6 +30,7 @@ CAPABILITIES = Capabilities(
         no_grad_tensors=True,
         non_float_tensors=True,
         empty_tensors=True,
+        complex_tensors=True,
     ),
     scale=GradientScale(at="loss", input_gradients_scaled=True),
     reductions=("mean", "sum"),

@@ -62,6 +62,7 @@ _CAPABILITIES = Capabilities(
         dtypes=("float64", "float32", "bfloat16", "float16"),
         no_grad_tensors=True,
         non_float_tensors=True,
+        complex_tensors=True,
     ),
     reductions=("mean", "sum"),
     kwargs_scope="stage",

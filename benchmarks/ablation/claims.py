@@ -51,6 +51,7 @@ CLAIMS: Mapping[str, LeaveOut] = MappingProxyType(
         "no_grad_tensors": _boundary("no_grad_tensors", value=False),
         "non_float_tensors": _boundary("non_float_tensors", value=False),
         "empty_tensors": _boundary("empty_tensors", value=False),
+        "complex_tensors": _boundary("complex_tensors", value=False),
     }
 )
 """By name how to leave it out."""

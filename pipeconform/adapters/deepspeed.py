@@ -70,7 +70,9 @@ _CAPABILITIES = Capabilities(
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
         | {Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS, Feature.RECOMPUTATION}
     ),
-    boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
+    boundary=BoundaryClaim(
+        max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True, complex_tensors=True
+    ),
     clipping=ClippingClaim(norms=("two",)),
     data_parallel=DataParallelClaim(),
     fused_optimizer=True,

@@ -139,6 +139,7 @@ _CAPABILITIES = Capabilities(
         no_grad_tensors=True,
         non_float_tensors=True,
         empty_tensors=True,
+        complex_tensors=True,
     ),
     scale=GradientScale(at="gradient", input_gradients_scaled=False),
     reductions=("mean", "sum"),

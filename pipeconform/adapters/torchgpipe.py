@@ -57,6 +57,7 @@ _CAPABILITIES = Capabilities(
         containers=("tensor", "tuple"),
         dtypes=("float64", "float32", "bfloat16", "float16"),
         non_float_tensors=True,
+        complex_tensors=True,
     ),
     reductions=("mean", "sum"),
     loss_over="batch",

@@ -34,6 +34,7 @@ _KINDS = {
     "skip": Focus.SKIP,
     "other shapes": Focus.SHAPES,
     "float8": Focus.FLOAT8,
+    "complex": Focus.COMPLEX,
 }
 _MOST_NAMED = 6
 
@@ -44,8 +45,8 @@ def boundary_kind(case: Case) -> str:
     passages = {one.kind for one in model.passages}
     if case.num_stages == 1:
         return "none"
-    if "float8" in passages:
-        return "float8"
+    if rare := passages & {"float8", "complex"}:
+        return min(rare)
     if passages & _SHAPES:
         return "other shapes"
     if passages:

@@ -76,6 +76,7 @@ class Focus(StrEnum):
     IGNORED = "ignored inputs and outputs"
     GRADIENT_LAYOUT = "layouts of boundary gradients"
     FLOAT8 = "float8 boundary tensors"
+    COMPLEX = "complex boundary tensors"
     AUXILIARY = "auxiliary losses"
     CHECKPOINT = "activation checkpointing"
     REENTRANT = "reentrant activation checkpointing"

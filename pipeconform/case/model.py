@@ -24,7 +24,18 @@ __all__ = [
 
 Carried = Literal["positions", "mask", "scale", "stream"]
 PassageKind = Literal[
-    "stream", "scalar", "flat", "single", "deep", "empty", "float8", "summed", "turned", "bypass", "learned"
+    "stream",
+    "scalar",
+    "flat",
+    "single",
+    "deep",
+    "empty",
+    "float8",
+    "complex",
+    "summed",
+    "turned",
+    "bypass",
+    "learned",
 ]
 FloatType = Literal["float64", "float32", "bfloat16", "float16"]
 MergedKind = Literal["turned", "whole", "parameter", "total"]
@@ -96,7 +107,8 @@ class Passage(Strict, frozen=True, kw_only=True):
     The stages between pass it on unchanged; those in `users` use it, all others ignore it. Shapes, for a main
     stream ``[B, S, W]``: ``stream``, ``summed``, ``turned`` and ``bypass`` like it; ``scalar`` 0-d; ``flat``
     ``[B·S]``; ``single`` ``[B, S, 1, 1]``; ``deep`` ``[B, 1, S, 1, W]``; ``empty`` ``[B, S, 0]``; ``float8``
-    like it, in float8_e4m3fn and without a gradient. The gradient of ``summed`` has stride 0, that of ``turned`` is
+    like it, in float8_e4m3fn and without a gradient; ``complex`` like it, in complex64, or complex128 of a model in
+    float64. The gradient of ``summed`` has stride 0, that of ``turned`` is
     transposed; ``bypass`` replaces its user's main stream, which is then ignored. ``learned`` is made from a parameter
     of its source and does not depend on the stage's inputs.
     """

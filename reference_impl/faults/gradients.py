@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -108,6 +109,27 @@ class InputsUnscaled(ReferencePipeline):
         if gradients is None or self.plan.loss.reduction == "sum":
             return result
         return replace(result, input_gradients=[None if g is None else g * m for g in gradients])
+
+
+@breaks("TRN-7")
+class WholeArgumentsTaken(Stage):
+    """After a microbatch's backward the gradients of all leaves among a stage's arguments are taken away.
+
+    That suits what was received; a keyword argument that every microbatch gets whole is the caller's own tensor.
+    """
+
+    _given: Mapping[str, Any] = MappingProxyType({})
+
+    def compute(self, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._given = kwargs
+        return super().compute(arguments, kwargs)
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        result = super().backward(microbatch, gradients)
+        for value in self._given.values():
+            if isinstance(value, Tensor) and value.is_leaf:
+                value.grad = None
+        return result
 
 
 @breaks("SPL-1", schedule="ZB-H1", also=("SCH-1",))

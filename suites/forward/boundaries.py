@@ -211,6 +211,30 @@ def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "FWD-33",
+    title="Complex tensors at boundaries",
+    level=MUST,
+    about=(Focus.COMPLEX,),
+    condition=SEVERAL_STAGES,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "Autograd mechanics, autograd for complex numbers: complex tensors can need a gradient",
+            "notes/autograd.html#autograd-for-complex-numbers",
+        ),
+    ),
+)
+def complex_tensors_cross(evidence: Evidence) -> Iterator[Finding]:
+    """Complex boundary tensors arrive with both of their parts, and so do their gradients, if they need one.
+
+    Fourier layers and rotary embeddings make such tensors. To ask whether a tensor has a floating dtype before a
+    gradient is sent leaves them without one.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
     "FWD-15",
     title="Objects among the keyword arguments",
     level=MUST,

@@ -104,12 +104,12 @@ def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.INPUTS,),
     trains=True,
-    among=(Focus.KWARGS,),
+    among=(Focus.KWARGS, Focus.RULES),
     promise=in_source("torch.distributed.pipelining, _split_tensor", "distributed/pipelining/microbatch.py"),
 )
 def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it,
-    scaled as declared.
+    scaled as declared; one that is given whole to every microbatch, that of all of them.
 
     Adversarial training, embeddings outside the pipeline and prompt tuning need these gradients.
     """

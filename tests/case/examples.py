@@ -35,6 +35,7 @@ EVERYTHING = Capabilities(
         no_grad_tensors=True,
         non_float_tensors=True,
         empty_tensors=True,
+        complex_tensors=True,
     ),
     tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
     data_parallel=DataParallelClaim(

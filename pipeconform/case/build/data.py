@@ -204,6 +204,7 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
     if split is not None and (split.shorter_example or (split.longer and step_index == _last_run(case))):
         leading = tuple(size + (dim != model.batch_dim) for dim, size in enumerate(leading))
     dtype = getattr(torch, model.dtype)
+    differentiated = model.input_requires_grad and isinstance(step, Train)
     if model.is_exact:
         main = exact.inputs_of(case, step_index, replica=replica)
     elif model.tokens:
@@ -213,12 +214,10 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         main = torch.randn(shape, generator=_generator(case, step_index, "input"), dtype=torch.float64).to(
             dtype
         )
-    args = [main.to(device).requires_grad_(model.input_requires_grad and isinstance(step, Train))]
+    args = [main.to(device).requires_grad_(differentiated)]
     for position, kind in enumerate(model.carried):
         value = _carried(case, kind, leading, _generator(case, step_index, kind, position)).to(device)
-        args.append(
-            value.requires_grad_(kind == "stream" and model.input_requires_grad and isinstance(step, Train))
-        )
+        args.append(value.requires_grad_(kind == "stream" and differentiated))
     kwargs: dict[int, dict[str, Any]] = {}
     for kwarg in model.kwargs:
         generator = _generator(case, step_index, kwarg.role, kwarg.stage)
@@ -236,8 +235,8 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
             gain = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
         elif kwarg.kind == "objects":
             gain = _objects(step.batch_size, generator)
-        elif model.input_requires_grad and isinstance(step, Train):
-            gain.requires_grad_()
+        if kwarg.kind in ("tensor", "whole"):
+            gain.requires_grad_(differentiated)
         kwargs.setdefault(kwarg.stage, {})[kwarg.name] = gain
     sizes = split_sizes(step.batch_size, m)
     target = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor, float8_e4m3fn
+from torch import Tensor, float8_e4m3fn, float32, float64, view_as_real
+from torch import complex as complex_of
 
 from pipeconform.case.case import Model, Passage, PassageKind
 
@@ -34,6 +35,10 @@ def make(kind: PassageKind, x: Tensor) -> Tensor:
             return x[..., :0] * 1.0
         case "float8":
             return x.detach().clamp(-4, 4).to(float8_e4m3fn)
+        case "complex":
+            # torch has no complex numbers of 16 bits with arithmetic on every device
+            wide = x if x.dtype in (float32, float64) else x.float()
+            return complex_of(wide * 0.75, wide * wide)
     return x * 0.75
 
 
@@ -50,6 +55,10 @@ def use(kind: PassageKind, x: Tensor, value: Tensor) -> Tensor:
             return x + value.sum()
         case "float8":
             return x + 0.5 * value.to(x.dtype)
+        case "complex":
+            # by views: nothing that is complex is added up or rounded, and each part counts in its own way
+            parts = view_as_real(value).to(x.dtype)
+            return x + 0.5 * parts[..., 0] + 0.25 * parts[..., 1]
         case "summed":
             return x + value.sum() * 0.25
         case "turned":

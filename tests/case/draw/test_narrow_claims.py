@@ -80,6 +80,7 @@ NARROWED: Mapping[str, Capabilities] = {
             ("no_grad_tensors", False),
             ("non_float_tensors", False),
             ("empty_tensors", False),
+            ("complex_tensors", False),
             ("inputs", 1),
             ("differ", False),
         )

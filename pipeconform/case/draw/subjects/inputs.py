@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import Kwarg, Model
+from pipeconform.case.case import Kwarg, KwargKind, Model
 from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
@@ -18,7 +18,9 @@ def _wanted(d: Drawing, model: Model) -> Model:
     # whether a single stage can get a keyword argument
     apart = scope == "stage" or (scope == "rank" and d.num_ranks == num)
     if apart and {Feature.KWARGS, Feature.KWARG_GRADIENTS} <= d.features:
-        return structs.replace(model, kwargs=d.pick([(), *((Kwarg(stage=s),) for s in range(num))]))
+        kinds: list[KwargKind] = ["tensor", "whole"] if Feature.WHOLE_TENSORS in d.features else ["tensor"]
+        given = [(Kwarg(stage=s, kind=kind),) for s in range(num) for kind in kinds]
+        return structs.replace(model, kwargs=d.pick([(), *given]))
     return model
 
 
