@@ -7,7 +7,7 @@ Where: torch 2.13.0, distributed/pipelining/_utils.py, _TensorMeta.to_tensor, li
 Why: in shape inference a stage's input is made with requires_grad only if it is_floating_point(), which is False for
   complex tensors, though these can need a gradient. The inferred gradient of the input is None (stage.py, line 2097),
   so that no gradient is sent for what, in the step, does need one.
-Requirement: none.
+Requirement: FWD-33.
 Schedules: all, unless every stage has input_args and output_args.
 Possible fix: t.is_floating_point() or t.is_complex(), in both lines and in those for traced stages (stage.py, lines
   1418, 1429 and 1520).

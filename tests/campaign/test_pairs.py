@@ -41,6 +41,7 @@ def case(*, stages=2, program=(TRAIN,), **model):
         (case(container="tuple", passages=(Passage(kind="stream", source=0, last=1),)), "skip"),
         (case(container="tuple", passages=(Passage(kind="flat", source=0, last=1),)), "other shapes"),
         (case(container="tuple", passages=(Passage(kind="float8", source=0, last=1),)), "float8"),
+        (case(container="tuple", passages=(Passage(kind="complex", source=0, last=1),)), "complex"),
     ],
 )
 def test_a_boundary_has_the_kind_of_its_rarest_property(made, kind):
@@ -73,7 +74,8 @@ def test_every_combination_that_is_claimed_can_be_reached():
     """One stage has no boundary, two have every kind that crosses but a skip, which needs a stage between."""
     schedule = ScheduleClaim(name="R", stages_per_rank=(1, 2), microbatches=MicrobatchRule.EVEN)
     claims = dataclasses.replace(EVERYTHING, schedules=(schedule,))
-    two = ["one tensor", "several tensors", "without gradient", "16 bits", "views", "other shapes", "float8"]
+    two = ["one tensor", "several tensors", "without gradient", "16 bits", "views", "other shapes"]
+    two += ["float8", "complex"]
     kinds = {("1", "1"): ["none"], ("1", "2"): two, ("2", "1"): two, ("2", "2"): [*two, "skip"]}
 
     assert reachable_points(Limits(capabilities=claims, max_ranks=2), ["R", "not claimed"]) == {

@@ -100,6 +100,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "FWD-18": BOUNDARIES | OUTPUTS | GRADIENTS,
     "FWD-20": OUTPUTS | LOSSES | GRADIENTS,
     "FWD-21": BOUNDARIES | GRADIENTS,
+    "FWD-33": BOUNDARIES | GRADIENTS,
     "FWD-22": OUTPUTS | GRADIENTS,
     "FWD-23": OUTPUTS | GRADIENTS,
     "FWD-26": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),

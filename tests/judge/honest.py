@@ -485,6 +485,7 @@ CASES: Mapping[str, Case] = {
     "bypass": _passing("bypass"),
     "gradient layouts": _passing("summed", "turned"),
     "float8": _passing("float8"),
+    "complex": _passing("complex"),
     "auxiliary loss": of_blocks(blocks.Auxiliary()),
     "checkpoint": of_blocks(_LINEAR, blocks.Checkpointed()),
     "reentrant checkpoint": of_blocks(_LINEAR, blocks.Checkpointed(reentrant=True)),

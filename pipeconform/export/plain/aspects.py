@@ -65,9 +65,8 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
         if requirement == "ERR-10":
             raise NotPlainError("a rank that raised closes the pipeline's connections and lives on")
         return Aspect(kind="waited", lives_on=signature != "hang" or case.is_mistaken)
-    if (
-        signature == "refused on some ranks only" and case.num_ranks % 2 == 0
-    ):  # else one may not know its mistake
+    # of an odd number of ranks, one may not know its mistake
+    if signature == "refused on some ranks only" and case.num_ranks % 2 == 0:
         return Aspect(kind="refused")
     if signature == "replicas differ":
         return Aspect(seen="gradients(stages)", after=("Train",), found="differing(on_pipeline(rank))")

@@ -88,9 +88,8 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "optimizes": any(isinstance(step, Optimize) for step in case.program),
         "optimizer": _optimizer(case),
     }
-    return (
-        facts | _of_hands(hands, case, aspect) | _of_mistake(case, several=several) | _of_calls(case, facts)
-    )
+    facts |= _of_hands(hands, case, aspect) | _of_mistake(case, several=several)
+    return facts | _of_calls(case, facts)
 
 
 def _pattern(ended: str) -> str:

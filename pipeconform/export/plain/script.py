@@ -63,6 +63,8 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "stages share a parameter": bool(model.tied),
         "several tensors come in or out": bool(model.carried) or model.output != "tensor",
         "the model reads tokens": model.tokens,
+        "complex tensors have another precision": model.dtype not in ("float64", "float32")
+        and any(one.kind == "complex" for one in model.passages),
         "the loss is another one than mean squares": case.loss.kind != "mse",
         "the loss takes arguments or parameters": case.loss.scaled or case.loss.counted or model.readout,
         "inputs require a gradient": model.input_requires_grad,
@@ -83,8 +85,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
 def _head(question: Question, case: Case, found: str) -> Iterator[str]:
     assert question.sought is not None
     row = any_requirement(question.sought.requirement)
-    yield f"{case.schedule} of {question.engine}: {row.title} ({row.id})."
-    yield ""
+    yield from (f"{case.schedule} of {question.engine}: {row.title} ({row.id}).", "")
     signature, *message = [" ".join(line.split()) for line in found.strip().splitlines()]
     seen = [signature.partition(": ")[2]] if not message else message[:1]
     seen += [line for line in message[1:5] if line.startswith(("expected ", "actual "))]

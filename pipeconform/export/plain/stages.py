@@ -10,8 +10,11 @@ from pipeconform.export.plain.source import rendered
 
 __all__ = ["stages_text"]
 
+_MAKE = {"complex": "torch.complex(x * 0.75, x * x)"}
+"""The tensor that a stage makes for later ones, if it is not ``x * 0.75``."""
 _USE = {"summed": "{0}.sum() * 0.25", "turned": "({0}.transpose(0, -1).reshape(-1) * 0.5).reshape(x.shape)"}
-"""What later stages add of a tensor that a stage makes for them."""
+_USE |= {"complex": "torch.view_as_real({0}) @ x.new_tensor([0.5, 0.25])"}
+"""What later stages add of it."""
 _FRESH = (
     blocks.Linear,
     blocks.Norm,
@@ -68,7 +71,7 @@ def _class(case: Case, s: int) -> str:
     names = {one: f"{one.kind}_{i}" if len(arriving) > 1 else one.kind for i, one in enumerate(arriving)}
     if any(one.kind not in _USE for one in (*arriving, *leaving)):
         raise NotPlainError("a stage makes an unusual tensor for later ones")
-    given = ["x", *(names.get(one, "x * 0.75") for one in leaving)]
+    given = ["x", *(names.get(one, _MAKE.get(one.kind, "x * 0.75")) for one in leaving)]
     boundary = f"[{', '.join(given)}]"
     if model.container == "tuple":
         boundary = ", ".join(given) if leaving else "(x,)"

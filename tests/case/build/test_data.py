@@ -193,7 +193,7 @@ def test_gradients_of_inputs_are_asked_of_streams_in_training_only(asked: bool) 
             for value in (*batch.args, batch.kwargs[0]["gain_0"], batch.kwargs[1]["gain_1"])
         ]
 
-    assert needed(0) == [asked, asked, False, asked, False]
+    assert needed(0) == [asked, asked, False, asked, asked]
     assert needed(1) == [False] * 5
 
 

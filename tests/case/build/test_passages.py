@@ -19,6 +19,7 @@ SHAPES: dict[PassageKind, tuple[int, ...]] = {
     "turned": (2, 5, 3),
     "bypass": (2, 5, 3),
     "float8": (2, 5, 3),
+    "complex": (2, 5, 3),
     "scalar": (),
     "flat": (10,),
     "single": (2, 5, 1, 1),

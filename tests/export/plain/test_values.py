@@ -94,7 +94,7 @@ CASES = {
                 (), (), (), container="list", passages=(Passage(kind=kind, source=0, last=2, users=(1, 2)),)
             )
         )
-        for kind in ("summed", "turned")
+        for kind in ("summed", "turned", "complex")
     },
 }
 
