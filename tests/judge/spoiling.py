@@ -217,7 +217,9 @@ def _of_structure(value: Structure, field: str, path: Path, allowed: Allowed) ->
 def _of_array(value: Array, field: str, path: Path, allowed: Allowed) -> Iterator[Spoil]:
     tensor = value.tensor()
     other = torch.float32 if tensor.dtype is torch.float64 else torch.float64
-    yield Spoil(field, "dtype", path, Array.of(tensor.to(other)))
+    yield Spoil(
+        field, "dtype", path, Array.of(tensor.to(other.to_complex() if tensor.is_complex() else other))
+    )
     yield Spoil(field, "shape", path, Array.of(tensor[None]))
     if not tensor.numel():
         return

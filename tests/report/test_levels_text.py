@@ -43,7 +43,7 @@ def test_unclaimed_requirements_are_counted_and_the_first_such_level_is_next(sai
     (first, others), following = said(unclaimed=FORWARD[1:-1])
 
     assert first == "conformant, by what this run judged, for no level"
-    assert others.startswith("  Forward: 29 of 31 not claimed, at most 10; Training: ")
+    assert others.startswith("  Forward: 30 of 32 not claimed, at most 10; Training: ")
     assert following == ["next: pipeconform claims torch --level forward"]
 
 
@@ -52,10 +52,10 @@ def test_why_a_level_is_met_that_includes_one_that_is_not_is_said(said):
     (first, others, why), _ = said(unclaimed=FORWARD[1:12])
 
     assert first == "conformant, by what this run judged, for Training, Split-backward, Schedules"
-    assert others.startswith("  Forward: 11 of 31 not claimed, at most 10; Robust: 11 of ")
+    assert others.startswith("  Forward: 11 of 32 not claimed, at most 10; Robust: 11 of ")
     assert why == (
-        "  level Training includes level Forward, but lets 17 of all its 69 requirements be unclaimed, "
-        "where Forward lets 10 of its 31"
+        "  level Training includes level Forward, but lets 17 of all its 70 requirements be unclaimed, "
+        "where Forward lets 10 of its 32"
     )
 
 

@@ -380,7 +380,7 @@ def test_levels_list_what_is_in_their_way_with_titles_and_links(page, make):
     chips = found.one("div", cls="levels").all("a")
 
     assert [chip.attributes["href"] for chip in chips][:2] == ["#level-forward", "#level-training"]
-    assert forward.one("summary").text.startswith("✗ Forward 1 violated decided by 31 requirements")
+    assert forward.one("summary").text.startswith("✗ Forward 1 violated decided by 32 requirements")
     assert [one.text for one in forward.all("li")] == ["FWD-1 Outputs"]
     assert forward.one("a").attributes["href"] == "#v-FWD-1-GPipe-default-1f3a-group"
     assert section.children[-2].text == "Violated, but only SHOULD: FWD-24 Batches refused alike."
