@@ -103,9 +103,9 @@ gpu-bundle: $(READY)
 # What is compiled is kept, whatever the machine says: each worker and each session that tests start would do it anew.
 test test-full: export PYTHONDONTWRITEBYTECODE :=
 
-# Of the long tests that are many of a kind a tenth, by the last digit, and of others that take long a fifth: ten runs of CI, or days,
+# Of the long tests that are many of a kind a tenth, by the last digit, and of others that take long a fifth: ten runs of CI, or commits,
 # have all (TENTH= has all but the long ones at once). build/flaky.txt has what failed by chance.
-TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell date +%j))
+TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell git rev-list --count HEAD 2>/dev/null),$(shell date +%j))
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(if $(TENTH),--tenth $(TENTH)) --ask-again build/flaky.txt tests
 

@@ -166,7 +166,7 @@ class NothingCrosses(ReferenceAdapter):
     pipeline = LocalPipeline
 
 
-@breaks("COM-7", tells=r"stage \d ran on an input 0 that rank \d did not receive")
+@breaks("COM-7", tells=r"stage \d ran on an input 0 that rank \d was not seen to receive")
 class DataCrosses(LocalPipeline):
     """Inputs and targets are broadcast, as many bytes as boundaries have, and every rank computes the rest."""
 
