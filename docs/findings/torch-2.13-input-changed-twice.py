@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _to_tensor, line 1852, cal
   1913), for keyword arguments (line 1935) and for the target (line 2014).
 Why: shape inference runs the module and the loss function once more on the first microbatch. What they are given is
   arg.detach(), a new tensor on the same memory, so that what is done in place is done to the user's data.
-Requirement: none (FWD-14 draws modules that work in place on what a stage received).
+Requirement: FWD-34.
 Schedules: all, unless every stage has input_args and output_args. Which runs are wrong is as above where the schedule
   can evaluate.
 Possible fix: give shape inference a copy (arg.detach().clone()), or empty tensors of the same shape.

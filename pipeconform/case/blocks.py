@@ -90,6 +90,10 @@ class Bypass(Block, frozen=True, kw_only=True):
     """A linear map that only microbatches whose first value is positive go through; others pass by it."""
 
 
+class Rescaled(Block, frozen=True, kw_only=True):
+    """Halves its input in place, as images are scaled, and a linear map. Begins the first stage."""
+
+
 class Inplace(Block, frozen=True, kw_only=True):
     """A linear map whose result is modified in place; the last operation is an activation that saves its own result."""
 
@@ -205,6 +209,7 @@ AnyBlock = (
     | Unused
     | Branch
     | Bypass
+    | Rescaled
     | Inplace
     | Activation
     | Hooked

@@ -262,6 +262,8 @@ def _contradictions(case: Case) -> Iterator[str]:
     loss = case.loss
     if loss.counted and (loss.kind, loss.reduction, loss.scaled) != ("cross_entropy", "sum", False):
         yield "loss.counted divides a sum: it needs loss.kind 'cross_entropy', loss.reduction 'sum' and no loss.scaled"
+    if loss.in_place and loss.kind != "mse":
+        yield "loss.in_place halves targets: it needs loss.kind 'mse'"
     if loss.counted and world.num_replicas > 1:
         yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
     if model.readout and world.is_parallel:

@@ -37,6 +37,7 @@ class Focus(StrEnum):
     INPUTS = "input gradients"
     SHARED = "shared parameters"
     INPLACE = "in-place operations"
+    CHANGED_BATCH = "batches that are changed in place"
     ACTIVATIONS = "stages that end in an activation"
     DECODERS = "layers of language models"
     BLOCK_MASKS = "block masks"

@@ -32,6 +32,8 @@ class LossSpec(Strict, frozen=True, kw_only=True):
 
     With `counted`, that number is the reciprocal of how many targets of the whole batch are not ignored, so that a sum
     becomes their mean; where there are several microbatches, some ignore all of theirs, and others in every step.
+
+    With `in_place`, the loss function halves its target in place before it compares.
     """
 
     kind: Literal["mse", "cross_entropy"] = "mse"
@@ -41,6 +43,7 @@ class LossSpec(Strict, frozen=True, kw_only=True):
     fixed: bool = False
     """Whether it is the only loss of the implementation, and so not what the case is about."""
     counted: bool = False
+    in_place: bool = False
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):

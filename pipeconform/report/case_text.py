@@ -213,6 +213,8 @@ def _loss(loss: LossSpec) -> Iterator[str]:
         yield "divided by the number of targets of the batch that are not ignored; some microbatches ignore all"
     if loss.scaled:
         yield "with a keyword argument"
+    if loss.in_place:
+        yield "halves its target in place"
     if loss.fixed:
         yield "the implementation's only one"
 

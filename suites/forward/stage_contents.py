@@ -63,6 +63,30 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "FWD-34",
+    title="Batches that are changed in place",
+    level=SHOULD,
+    about=(Focus.CHANGED_BATCH,),
+    promise=(
+        FULL_MODEL,
+        in_source(
+            "torch.distributed.pipelining, PipelineStage, dynamic mode: metadata is inferred from the first microbatch",
+            "distributed/pipelining/stage.py",
+        ),
+    ),
+)
+def batches_change_once(evidence: Evidence) -> Iterator[Finding]:
+    """What the first stage does in place to its input, and a loss function to its target, happens once to every
+    microbatch of a step.
+
+    Images are scaled, and labels shifted, in place. A dry run on the batch itself, to learn shapes, does it once more.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
     "FWD-28",
     title="Stages that end in an activation",
     level=MUST,

@@ -375,6 +375,9 @@ CASES: Mapping[str, Case] = {
     "dict": with_model(plain_case(), output="dict"),
     "shared": of_blocks(blocks.Shared()),
     "in place": of_blocks(blocks.Inplace()),
+    "batch changed in place": msgspec.structs.replace(
+        of_blocks(blocks.Rescaled()), loss=LossSpec(in_place=True)
+    ),
     "activation": of_blocks(_LINEAR, blocks.Activation(kind="sigmoid"), view_outputs=True),
     "decoders": with_model(
         plain_case(),

@@ -60,6 +60,7 @@ OTHER = {
     "seed": 7,
     "loss.reduction": "sum",
     "loss.scaled": True,
+    "loss.in_place": True,
     "loss.fixed": True,
 }
 TOGETHER = {

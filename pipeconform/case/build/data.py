@@ -387,6 +387,8 @@ def loss_of(case: Case, *, last: Callable[[], nn.Module] | None = None) -> Loss:
         if case.model.readout:
             assert last is not None
             main = functional.linear(main, last().get_parameter("readout"))
+        if spec.in_place:
+            target.mul_(0.5)
         if spec.kind == "mse":
             value = _mean_or_sum((main - target) ** 2, spec)
         else:

@@ -116,6 +116,17 @@ class _Bypass(nn.Module):
         return self.linear(x) if bool(x.flatten()[:1].sum() > 0) else x * 0.75
 
 
+class _Rescaled(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # parts of one batch share a version: of one that autograd keeps, no other could be changed
+        result: Tensor = self.linear(x.mul_(0.5) * 1.0)
+        return result
+
+
 class _Inplace(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -304,6 +315,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Branch(width)
         case blocks.Bypass():
             return _Bypass(width)
+        case blocks.Rescaled():
+            return _Rescaled(width)
         case blocks.Inplace():
             return _Inplace(width)
         case blocks.Activation(kind=kind):

@@ -108,6 +108,7 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
     ignoring = ", some targets ignored" if case.loss.ignore else ""
     ignoring += ", divided by the number of the others" if case.loss.counted else ""
     scaled = ", with a keyword argument" if case.loss.scaled else ""
+    scaled += ", halves its target in place" if case.loss.in_place else ""
     yield "loss", f"{case.loss.reduction} {case.loss.kind.replace('_', ' ')}{classes}{ignoring}{scaled}"
     if case.optimizer is not None:
         yield "optimizer", optimizer_text(case.optimizer)

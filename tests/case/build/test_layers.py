@@ -42,6 +42,7 @@ FORMULAS = {
     blocks.Mlp(): lambda m, x: x + m.down(functional.gelu(m.up(x))),
     blocks.Shared(): lambda m, x: m.linear(torch.tanh(m.linear(x))),
     blocks.Unused(): lambda m, x: x,
+    blocks.Rescaled(): lambda m, x: m.linear(x * 0.5),
     blocks.Inplace(): lambda m, x: functional.leaky_relu(m.linear(x) * 1.25 + 0.5, 0.5),
     blocks.Activation(): lambda m, x: torch.tanh(m.linear(x)),
     blocks.Activation(kind="relu"): lambda m, x: m.linear(x).clamp(min=0),

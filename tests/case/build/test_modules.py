@@ -21,6 +21,7 @@ ORDINARY = [
     blocks.Unused(),
     blocks.Branch(),
     blocks.Bypass(),
+    blocks.Rescaled(),
     blocks.Inplace(),
     blocks.Activation(),
     blocks.Activation(kind="relu"),

@@ -116,6 +116,7 @@ def test_only_what_is_claimed_is_drawn() -> None:
         Focus.PLAIN,
         Focus.UNEVEN,
         Focus.INPLACE,
+        Focus.CHANGED_BATCH,
         Focus.ACTIVATIONS,
         Focus.DECODERS,
         Focus.TARGETS,

@@ -82,6 +82,9 @@ CASES = {
             stages=(Stage(blocks=(blocks.Linear(),)), Stage(blocks=(blocks.InputHooked(), blocks.Linear()))),
         )
     ),
+    "an input changed in place": case_of(
+        Model(width=3, stages=(Stage(blocks=(blocks.Rescaled(),)), Stage(blocks=(blocks.Linear(),))))
+    ),
     "a sum": case_of(model_of((), ()), loss=LossSpec(reduction="sum")),
     "frozen": case_of(
         Model(
