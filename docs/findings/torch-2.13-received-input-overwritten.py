@@ -4,7 +4,7 @@ What: a stage that keeps its input for the next step, detached, such as the hidd
   of features, finds the next step's input there: with a state for each microbatch, exactly the input that it is just
   given. Losses are wrong from the second step on, without an error. So do hooks that keep inputs to log or compare
   them. Within one step all is right; so are the first stage and a neighbour on the same rank, and so is a clone. The
-  same modules are right without a pipeline, where nobody writes to an input after the call.
+  same modules are right without a pipeline, where nothing writes to an input after the call.
 Where: torch 2.13.0, distributed/pipelining/stage.py, _retrieve_recv_activations, line 685: the receive buffer of a
   microbatch, which serves every step, is handed to the module as it is; made in _setup_forward_recv_info, line 2244.
 Why: a buffer belongs to the number of a microbatch, and the next step's microbatch of this number is received into it

@@ -7,7 +7,7 @@ What: after pipeline(model, args, split_spec=...) the model itself has the split
   name and the specification was corrected. (d) What torch.save() writes of the model cannot be loaded.
 Where: torch 2.13.0, distributed/pipelining/_IR.py, annotate_split_points, lines 1238 to 1242; called by pipeline,
   line 1283.
-Why: forward of each named submodule is replaced by a function that calls _orig_forward, and nobody puts it back. A
+Why: forward of each named submodule is replaced by a function that calls _orig_forward, and never put back. A
   second replacement stores the first one as _orig_forward, so that the function calls itself.
 Requirement: none (near LIF-6 and TRC-1).
 Schedules: all (it happens before).
