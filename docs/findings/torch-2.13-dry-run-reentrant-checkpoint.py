@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, PipelineStage._compute_inp
   _backward_metadata_inference, lines 2021 and 2076; _backward.py, _autograd_grad_for_inputs, line 163.
 Why: shape inference goes backwards through the real stage by torch.autograd.grad, which reentrant checkpoints do not
   support (so their documentation), only to see which inputs get a gradient, and of which shape.
-Requirement: TRN-11 (an error on every rank would meet it).
+Requirement: none (near TRN-11, which an error on every rank meets).
 Schedules: all, unless every stage has input_args and output_args; split backward in any case.
 Known: https://github.com/NVIDIA-NeMo/Automodel/pull/3257 (the same error; worked around there by use_reentrant=False).
   The dry run has a backward since https://github.com/pytorch/pytorch/pull/177728.

@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _retrieve_recv_activations
   microbatch, which serves every step, is handed to the module as it is; made in _setup_forward_recv_info, line 2244.
 Why: a buffer belongs to the number of a microbatch, and the next step's microbatch of this number is received into it
   whether or not somebody else still uses it.
-Requirement: none (near FWD-14 and FWD-26).
+Requirement: FWD-35.
 Schedules: all; every stage whose input comes from another rank.
 Known: https://github.com/pytorch/pytorch/issues/185331 (open; tensor hooks that stay on these buffers), and
   https://github.com/pytorch/pytorch/pull/196463, which makes new buffers in each step.

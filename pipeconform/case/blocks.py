@@ -176,6 +176,10 @@ class InputHooked(Block, frozen=True, kw_only=True):
     """A linear map; a tensor hook on every input of the stage that holds it counts its calls. Begins its stage."""
 
 
+class Keeping(Block, frozen=True, kw_only=True):
+    """A linear map that keeps every input, and whose buffer says whether one of them has changed. Begins its stage."""
+
+
 class GradientHooked(Block, frozen=True, kw_only=True):
     """A linear map with hooks that count: tensor hooks on its parameters, or backward hooks of the module."""
 
@@ -220,6 +224,7 @@ AnyBlock = (
     | Joined
     | Accumulating
     | InputHooked
+    | Keeping
     | GradientHooked
     | Overflowing
     | Gain

@@ -38,6 +38,7 @@ class Focus(StrEnum):
     SHARED = "shared parameters"
     INPLACE = "in-place operations"
     CHANGED_BATCH = "batches that are changed in place"
+    KEEPING = "stages that keep what they are given"
     ACTIVATIONS = "stages that end in an activation"
     DECODERS = "layers of language models"
     BLOCK_MASKS = "block masks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.case.blocks import AnyBlock, Attention, Decoder, Embedding, Gain, Rescaled
+from pipeconform.case.blocks import AnyBlock, Attention, Decoder, Embedding, Gain, Keeping, Rescaled
 from pipeconform.case.strict import Strict
 
 __all__ = [
@@ -249,6 +249,9 @@ def impossible_model(model: Model) -> Iterator[str]:
         yield "model.tied cannot be combined with model.split or model.classes"
     if model.tokens != isinstance(next(model.blocks(), None), Embedding):
         yield "a token model begins with an embedding block, and only a token model does"
+    for s, stage in enumerate(model.stages):
+        if any(isinstance(block, Keeping) and not (s and b == 0) for b, block in enumerate(stage.blocks)):
+            yield f"model.stages[{s}] has a keeping block: it begins a stage, and not the first one"
     rescaled = [block for block in model.blocks() if isinstance(block, Rescaled)]
     if rescaled and (
         len(rescaled) > 1 or rescaled[0] is not next(model.blocks()) or model.input_requires_grad

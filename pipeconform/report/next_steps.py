@@ -152,6 +152,10 @@ STEPS: tuple[Step, ...] = (
         advice="run the forward of a stage once for each microbatch; after a dry run, put the buffers back",
     ),
     Step(
+        signature="kept input changed",
+        advice="receive into new memory in every step, and leave what a stage was given as it is",
+    ),
+    Step(
         signature="hooks ran in a dry run",
         advice="learn shapes on the meta device, or from a copy of the stage without hooks",
     ),

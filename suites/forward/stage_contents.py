@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.case.focus import Focus
+from pipeconform.judge.conditions import SEVERAL_STAGES
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.forward import (
     compilation_is_named,
@@ -13,6 +14,7 @@ from pipeconform.judge.forward import (
 )
 from pipeconform.judge.hooks import hooks_are_kept, hooks_that_ran
 from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.kept_inputs import kept_inputs_stay
 from pipeconform.judge.training import gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST, SHOULD
 
@@ -84,6 +86,23 @@ def batches_change_once(evidence: Evidence) -> Iterator[Finding]:
     yield from outputs_are_right(evidence)
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-35",
+    title="Inputs that a stage keeps",
+    level=SHOULD,
+    about=(Focus.KEEPING,),
+    condition=SEVERAL_STAGES,
+    promise=FULL_MODEL,
+)
+def inputs_stay_as_they_were(evidence: Evidence) -> Iterator[Finding]:
+    """What a stage was given stays as it was for as long as the stage, or a hook, keeps it, in later steps, too.
+
+    The states of the last segment, a queue of features and activations to log are kept. A receive buffer that serves
+    every step puts the next step's values into them.
+    """
+    yield from kept_inputs_stay(evidence)
 
 
 @requirement(

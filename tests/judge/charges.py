@@ -106,6 +106,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "FWD-26": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
     "FWD-27": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
     "FWD-28": OUTPUTS | GRADIENTS,
+    "FWD-35": BUFFERS,
     "FWD-34": OUTPUTS | LOSSES | GRADIENTS,
     "FWD-29": OUTPUTS | LOSSES | GRADIENTS,
     "FWD-30": OUTPUTS | LOSSES | GRADIENTS,

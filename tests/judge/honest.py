@@ -375,6 +375,10 @@ CASES: Mapping[str, Case] = {
     "dict": with_model(plain_case(), output="dict"),
     "shared": of_blocks(blocks.Shared()),
     "in place": of_blocks(blocks.Inplace()),
+    "kept inputs": with_model(
+        plain_case(),
+        stages=(Stage(blocks=(blocks.Linear(),)), Stage(blocks=(blocks.Keeping(),))),
+    ),
     "batch changed in place": msgspec.structs.replace(
         of_blocks(blocks.Rescaled()), loss=LossSpec(in_place=True)
     ),

@@ -56,6 +56,7 @@ EXAMPLES = {
     ("gradient value", "differs"): "what the stage keeps for its backward",
     ("gradient missing", ""): "run the backward of every stage",
     ("buffer value", ""): "put the buffers back",
+    ("kept input changed", ""): "new memory in every step",
     ("hooks ran in a dry run", ""): "the meta device",
     ("not the given order", ""): "the lines of Plan.table",
     ("declared and executed differ", ""): "table()",

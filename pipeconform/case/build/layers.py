@@ -15,6 +15,7 @@ from pipeconform.case.build.decoder import DecoderLayer
 from pipeconform.case.build.exact import GainLayer
 from pipeconform.case.build.graph_layers import graph_layer
 from pipeconform.case.build.hook_layers import GradientHookedLayer, InputHookedLayer
+from pipeconform.case.build.keeping_layer import KeepingLayer
 from pipeconform.case.build.overflow_layer import OverflowingLayer
 from pipeconform.case.build.synced_norm import SyncedNormLayer
 from pipeconform.case.case import Model
@@ -315,6 +316,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Branch(width)
         case blocks.Bypass():
             return _Bypass(width)
+        case blocks.Keeping():
+            return KeepingLayer(width)
         case blocks.Rescaled():
             return _Rescaled(width)
         case blocks.Inplace():

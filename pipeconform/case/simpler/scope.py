@@ -24,7 +24,7 @@ from pipeconform.case.mistakes import Mistake
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
 _OF_NO_SUBJECT = (blocks.Linear, blocks.Mlp, blocks.Attention)
-MAPS = (*_OF_NO_SUBJECT, blocks.Decoder, blocks.Gain, blocks.Bypass, blocks.Rescaled)
+MAPS = (*_OF_NO_SUBJECT, blocks.Decoder, blocks.Gain, blocks.Bypass, blocks.Rescaled, blocks.Keeping)
 """Blocks that every stage has one of: they compute with its input, and have something to train."""
 ORDINARY = (*_OF_NO_SUBJECT, blocks.Norm)
 """Blocks that no subject is about."""

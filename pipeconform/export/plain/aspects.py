@@ -18,6 +18,8 @@ _KEPT = {
     "parameter": ("parameters(stages)", ("Train", "Optimize", "Load")),
     "buffer": ("buffers(stages)", _RUNS),
 }
+_OTHERWISE = {"gradient": "gradient value", "kept input changed": "buffer value"}
+"""Signatures of values that have words of their own, up to an "of" or "with"."""
 _RETURNED = {"output value": "wrong", "loss value": "wrong", "output length": "longer"}
 
 
@@ -83,8 +85,7 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
 
 
 def _of_values(signature: str) -> Aspect:
-    if signature == "gradient with hooks" or signature.startswith("gradient of "):
-        signature = "gradient value"
+    signature = _OTHERWISE.get(signature.replace(" with ", " of ").partition(" of ")[0], signature)
     what, _, kind = signature.rpartition(" ")
     if what in _KEPT and kind in ("value", "missing"):
         seen, after = _KEPT[what]

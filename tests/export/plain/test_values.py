@@ -85,6 +85,9 @@ CASES = {
     "an input changed in place": case_of(
         Model(width=3, stages=(Stage(blocks=(blocks.Rescaled(),)), Stage(blocks=(blocks.Linear(),))))
     ),
+    "a stage that keeps its inputs": case_of(
+        Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)), Stage(blocks=(blocks.Keeping(),))))
+    ),
     "a sum": case_of(model_of((), ()), loss=LossSpec(reduction="sum")),
     "frozen": case_of(
         Model(

@@ -1,0 +1,31 @@
+"""Stages that keep what they are given, as hooks for logging and memories of the last segment do."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeconform.case import blocks
+from pipeconform.case.case import Model, Stage
+from pipeconform.case.draw.changes import has, on_model, without_blocks
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+
+def _keeping(d: Drawing, model: Model) -> Model:
+    stages = list(model.stages)
+    s = d.pick(range(1, len(stages)))
+    stages[s] = Stage(blocks=(blocks.Keeping(), *stages[s].blocks[1:]))
+    return structs.replace(model, stages=tuple(stages))
+
+
+KEEPING = Subject(
+    focus=Focus.KEEPING,
+    needs=frozenset({Feature.BUFFERS, Feature.STATE}),
+    least_stages=2,
+    found=has(blocks.Keeping),
+    contents=on_model(_keeping),
+    without=without_blocks(blocks.Keeping, instead=(blocks.Linear(),)),
+    control="with a linear map that keeps nothing",
+)

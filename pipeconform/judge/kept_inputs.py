@@ -1,0 +1,24 @@
+"""What happens to inputs that a stage keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.training import buffers_are_right
+
+__all__ = ["kept_inputs_stay"]
+
+_BUFFER = "kept_inputs_changed"
+"""The buffer of a block that keeps its inputs; True once one of them has changed."""
+
+
+def kept_inputs_stay(evidence: Evidence) -> Iterator[Finding]:
+    """No input that a stage keeps changes later."""
+    for one in buffers_are_right(evidence):
+        told = (
+            f"what stage {one.stage} was given earlier, and keeps, has other values now; a copy of it has not"
+        )
+        kept = replace(one, kind="kept input changed", message=told, mismatch=None)
+        yield kept if _BUFFER in one.message else one
