@@ -10,7 +10,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _create_act_send_info, lin
   _create_grad_recv_info, line 1559; forward_one_chunk, line 908, for the outputs.
 Why: an output that goes to no stage but to the model's own output is sent nowhere, and gets None for its gradient,
   which autograd takes for 1. What the model returns is never compared with what the last stage returns.
-Requirement: none (near TRC-1 and TRC-4).
+Requirement: TRC-7.
 Schedules: all that run traced stages; (b) and (c) where there is a loss.
 Known: no thread about this is known.
 Possible fix: refuse in pipeline() a model that returns something which is not computed in the last stage, by name; or

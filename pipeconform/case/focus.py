@@ -58,6 +58,7 @@ class Focus(StrEnum):
     VARYING = "sizes that change between steps"
     WHOLE = "stages from a front end"
     WHOLE_CONTENTS = "what a front end must follow"
+    WHOLE_EARLY = "models that also return what an earlier stage computed"
     WHOLE_WRONG = "models that cannot be split as asked"
     WHOLE_SHAPES = "shapes that a front end knows"
     VIEWS = "stage outputs that are views"

@@ -133,6 +133,8 @@ class Split(Strict, frozen=True, kw_only=True):
     """The last stage adds the output of the first stage."""
     tied: bool = False
     """The first and the last stage apply the same linear map."""
+    early: bool = False
+    """The model also returns what the last stage but one computed: the mean of each sample."""
     wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
     """The last point names no submodule, one that is never called, or the first; or the code branches on values."""
     longer: bool = False
@@ -291,8 +293,8 @@ def _impossible_split(model: Model, split: Split) -> Iterator[str]:
         yield "model.split needs one floating tensor between stages: no carried tensors, containers, tokens or classes"
     if split.wrong in ("unknown", "uncalled", "empty") and split.by != "points":
         yield f"model.split.wrong {split.wrong!r} needs model.split.by 'points', not {split.by!r}"
-    if stages < (3 if split.skip else 2 if split.tied else 1):
-        yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map 2"
+    if stages < (3 if split.skip else 2 if split.tied or split.early else 1):
+        yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map or an early output 2"
     if split.inside and split.by != "annotations":
         yield f"model.split.inside needs model.split.by 'annotations', not {split.by!r}"
     if (split.longer or split.shorter_example) and not model.sequence:

@@ -171,6 +171,8 @@ def _split(split: Split) -> Iterator[str]:
         yield "the last stage adds what the first gave"
     if split.tied:
         yield "the first and the last stage share a linear map"
+    if split.early:
+        yield "what the last stage but one computed is returned, too"
     if split.wrong:
         yield {
             "unknown": "the last point names no submodule",

@@ -158,6 +158,31 @@ def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
     yield from stages_equal_the_model(evidence)
 
 
+@requirement(
+    "TRC-7",
+    title="Early outputs",
+    level=MUST,
+    about=(Focus.WHOLE_EARLY,),
+    tolerates=(Focus.WHOLE_EARLY,),
+    any_schedule=True,
+    costly=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.distributed.pipelining.pipeline documentation: a module is split into stages",
+            "distributed.pipelining.html#torch.distributed.pipelining.pipeline",
+        ),
+    ),
+)
+def early_outputs_are_returned(evidence: Evidence) -> Iterator[Finding]:
+    """A model that also returns what an earlier stage computed, such as an auxiliary loss, returns it from the
+    pipeline, too, or is refused with an error on every rank.
+
+    An output that is lost is missed by the loss function; one that gets no gradient can be taken for a loss of its own.
+    """
+    yield from stages_equal_the_model(evidence)
+
+
 @of_refusals(
     "TRC-6",
     title="Words about split points",

@@ -208,6 +208,7 @@ ELSEWHERE: Mapping[str, str] = {
     "TRC-3": "stages of a front end: tests/judge/test_tracing.py",
     "TRC-4": "stages of a front end: tests/judge/test_tracing.py",
     "TRC-5": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-7": "stages of a front end: tests/judge/test_tracing.py",
 }
 """Requirements that are not about one value in one place, or whose evidence is not composed here."""
 

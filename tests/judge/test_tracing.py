@@ -33,7 +33,11 @@ def _case(**split: object) -> Case:
 
 
 def _merged(outputs: tuple[Structure, ...]) -> Structure:
-    return Structure.of(torch.cat([one.leaves()[0].tensor() for one in outputs]))
+    merged = [
+        torch.cat([leaf.tensor() for leaf in leaves])
+        for leaves in zip(*(one.leaves() for one in outputs), strict=True)
+    ]
+    return Structure.of(merged[0] if len(merged) == 1 else tuple(merged))
 
 
 def _part(values: Named, stage: int) -> Named:
@@ -220,6 +224,24 @@ def test_what_is_wrong_with_a_split_point_is_told_in_words(
 
 def test_a_branch_that_is_followed_rightly_is_right() -> None:
     assert _kinds(right_or_refused(honest(_case(wrong="branch")))) == []
+
+
+def test_an_early_output_must_come_with_its_own_values() -> None:
+    early_outputs = JUDGEMENTS["TRC-7"].judge
+    right = honest(_case(early=True))
+    output = right.shown[1].steps[0].output
+    assert output is not None
+    result, early = (leaf.tensor() for leaf in output.leaves())
+
+    def kinds(*returned: torch.Tensor) -> list[str]:
+        steps = list(right.shown[1].steps)
+        changed = Structure.of(returned if len(returned) > 1 else returned[0])
+        steps[0] = msgspec.structs.replace(steps[0], output=changed)
+        return _kinds(early_outputs(_changed(right, 1, steps=tuple(steps))))
+
+    assert kinds(result, early) == []
+    assert "output missing" in kinds(result)
+    assert "output value" in kinds(result, early + 1.0)
 
 
 def test_an_error_must_name_the_point() -> None:

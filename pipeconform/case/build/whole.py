@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Part(nn.Module):
-    """The computations of one stage."""
+    """The computations of one stage; with `early`, the mean of each sample of its result stands beside it."""
 
     def __init__(
         self,
@@ -41,15 +41,17 @@ class _Part(nn.Module):
         *,
         reused: bool,
         tensor_gain: bool,
+        early: bool = False,
         mark: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
+        self.early = early
         # the kind of gain is known here, so that the model's code does not test types
         self.blocks, self.reused, self.tensor_gain = blocks, reused, tensor_gain
         self.tie: nn.Module | None = None
         self._mark = mark
 
-    def forward(self, x: Tensor, skipped: Tensor | None = None, gain: Any = None) -> Tensor:
+    def forward(self, x: Tensor, skipped: Tensor | None = None, gain: Any = None) -> Any:
         if gain is not None:
             x = x * (1.0 + (gain.unsqueeze(-1) if self.tensor_gain else gain))
         if skipped is not None:
@@ -59,9 +61,11 @@ class _Part(nn.Module):
                 x = torch.tanh(block(x))
             x = block(x) * 1.0  # passes no views on, which are a subject of their own
         x = x if self.tie is None else self.tie(x) * 1.0
+        # what is computed behind a mark, or behind the call of this module, is the next stage's
+        result = (x, x.flatten(1).mean(1)) if self.early else x
         if self._mark is not None:
             self._mark()
-        return x
+        return result
 
 
 class WholeModel(nn.Module):
@@ -78,6 +82,7 @@ class WholeModel(nn.Module):
                 own,
                 reused=split.reused,
                 tensor_gain=s in tensors,
+                early=split.early and s == case.num_stages - 2,
                 mark=mark if split.inside and s < case.num_stages - 1 else None,
             )
             for s, own in enumerate(blocks)
@@ -89,17 +94,22 @@ class WholeModel(nn.Module):
         self._mark = None if split.inside else mark
         self._skip, self._branches = split.skip, split.wrong == "branch"
 
-    def forward(self, x: Tensor, **gains: Any) -> Tensor:
-        """Run the whole model; ``gain_<s>`` is the keyword argument that stage s uses."""
-        first, last = None, len(self.stages) - 1
+    def forward(self, x: Tensor, **gains: Any) -> Tensor | tuple[Tensor, Tensor]:
+        """Run the whole model; ``gain_<s>`` is the keyword argument that stage s uses.
+
+        Returns ``[B, W]`` or ``[B, S, W]``, and beside it ``[B]`` where an early output is asked for.
+        """
+        first, early, last = None, None, len(self.stages) - 1
         for s, stage in enumerate(self.stages):
             x = stage(x, first if self._skip and s == last else None, gains.get(f"gain_{s}"))
+            if stage.early:
+                x, early = x
             first = x if first is None else first
             if self._branches and not s and bool(x.flatten()[0] > 0):
                 x = torch.tanh(x)
             if self._mark is not None and s < last:
                 self._mark()
-        return x
+        return x if early is None else (x, early)
 
 
 def _linear(case: Case, role: str) -> nn.Linear:
@@ -134,7 +144,8 @@ def cuts_are_known(case: Case) -> bool:
     A policy may cut anywhere, and a skip connection may pass through every stage between, or through none.
     """
     split = case.model.split
-    return split is not None and split.by != "policy" and not split.skip and not split.wrong
+    plain = split is not None and not (split.skip or split.early or split.wrong)
+    return split is not None and split.by != "policy" and plain
 
 
 def parts_are_known(case: Case) -> bool:
