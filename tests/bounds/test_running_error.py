@@ -410,6 +410,28 @@ def test_shadows_die_with_their_tensors():
     assert analysis.num_tracked == 0
 
 
+def test_complex_numbers_have_the_errors_of_their_parts():
+    """They are made of real parts and taken apart again, forward and backward; nothing else is done with them."""
+    x = torch.randn(4, 3, dtype=torch.float32)
+
+    def gradient_and_bound(combine):
+        weight = torch.full((3,), 0.7, requires_grad=True)
+        with RunningError() as analysis:
+            y = x * weight
+            combine(y * 0.3, y * y).square().sum().backward()
+        return weight.grad, analysis.bound(weight.grad)
+
+    def with_complex(a, b):
+        parts = torch.view_as_real(torch.complex(a, b))
+        return parts[..., 0] + parts[..., 1]
+
+    (right, due), (mine, allowed) = gradient_and_bound(torch.add), gradient_and_bound(with_complex)
+
+    assert torch.allclose(mine, right)
+    assert bool((allowed > 0).all())
+    assert torch.allclose(allowed, due, rtol=0.5)
+
+
 def test_an_operation_without_a_rule_is_refused_by_name():
     """Silence would be a bound of 0."""
     with RunningError(), pytest.raises(UnknownOperation, match=r"aten\.linalg_inv_ex"):

@@ -336,6 +336,11 @@ CASES = {
         _counted({"world": REPLICATED}),
         "loss.counted counts the targets of one batch",
     ),
+    "targets that are numbers are changed in place": (
+        {"loss": LossSpec(in_place=True)},
+        _counted(counted=False, in_place=True),
+        "loss.in_place halves targets: it needs loss.kind 'mse'",
+    ),
     "a sum is counted": (_counted(), _counted(reduction="mean"), "loss.counted divides a sum"),
     "a delay": (
         {"world": SLOW},

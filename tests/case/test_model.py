@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeconform.case.blocks import Attention, Decoder, Embedding, Head, Linear
+from pipeconform.case.blocks import Attention, Decoder, Embedding, Head, Keeping, Linear, Rescaled
 from pipeconform.case.case import Kwarg, Model, Passage, Split, Stage
 from pipeconform.case.model import impossible_model
 
@@ -33,6 +33,7 @@ def _told(*kinds: str, stage: int = 1, **fields) -> Model:
     return _model(kwargs=kwargs, **{"sequence": 2, "stages": (LINEAR, DECODES), **fields})
 
 
+KEEPS, RESCALES = Stage(blocks=(Keeping(),)), Stage(blocks=(Rescaled(),))
 OF_SPLIT = "model.split needs one floating tensor between stages"
 OF_MERGED = "model.merged needs model.output 'tensor', batch_dim 0 and no model.split"
 OF_DECODERS = "keyword arguments for decoders need a decoder block in their stage"
@@ -182,6 +183,32 @@ PAIRS = {
         _split(),
         _model(1, stages=(Stage(blocks=(Linear(), Head())),), classes=3, split=Split()),
         OF_SPLIT,
+    ),
+    "an early output": (_split(2, early=True), _split(1, early=True), "1 stages are too few for model.split"),
+    "a keeping block behind the first boundary": (
+        _model(stages=(LINEAR, KEEPS)),
+        _model(stages=(KEEPS, LINEAR)),
+        "model.stages[0] has a keeping block",
+    ),
+    "a keeping block at the beginning of its stage": (
+        _model(stages=(LINEAR, KEEPS)),
+        _model(stages=(LINEAR, Stage(blocks=(Linear(), Keeping())))),
+        "model.stages[1] has a keeping block",
+    ),
+    "an input that is changed in place": (
+        _model(stages=(RESCALES, LINEAR)),
+        _model(stages=(LINEAR, RESCALES)),
+        "a rescaled block is the first of all",
+    ),
+    "and needs no gradient": (
+        _model(stages=(RESCALES, LINEAR)),
+        _model(stages=(RESCALES, LINEAR), input_requires_grad=True),
+        "a rescaled block is the first of all",
+    ),
+    "and is changed once": (
+        _model(stages=(RESCALES, LINEAR)),
+        _model(stages=(RESCALES, RESCALES)),
+        "a rescaled block is the first of all",
     ),
     "a front end with one stage": (_split(1), _split(1, tied=True), "1 stages are too few for model.split"),
     "a tie within a model": (_split(2, tied=True), _split(1, tied=True), "1 stages are too few"),
