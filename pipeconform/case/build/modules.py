@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeconform.case.blocks import Rescaled
 from pipeconform.case.build import merges, passages
 from pipeconform.case.build.decoder import DecoderLayer
 from pipeconform.case.build.hook_layers import InputHookedLayer
@@ -96,6 +97,7 @@ class StageModule(nn.Module):
         self.arriving = passages.arriving(model, index)
         self.num_inputs = 1 + len(model.carried) + len(self.arriving)
         self.blocks = nn.ModuleList(module_of(block, model) for block in stage.blocks)
+        self.changes_inputs = any(isinstance(block, Rescaled) for block in stage.blocks)
         self.drops = any(isinstance(part, DropoutLayer) for part in self.modules())
         if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
             self.learned = nn.Parameter(torch.empty(model.width))
@@ -145,6 +147,8 @@ class StageModule(nn.Module):
         for block in self.blocks:
             if isinstance(block, InputHookedLayer):
                 block.watch(inputs)
+        # recorded is what was given, and not what became of it
+        received = tuple(one.detach().clone() for one in inputs) if self.changes_inputs else inputs
         x, *others = seen
         if self.edges is not None:
             x = self.edges.arrived(x, first=self.index == 0)
@@ -169,7 +173,7 @@ class StageModule(nn.Module):
         if recorder is not None:
             drawn = [d.drawn for d in dropouts if d.drawn is not None]
             training = any(module.training for module in self.modules())
-            recorder.forward(self.index, inputs, output, drawn, training=training)
+            recorder.forward(self.index, received, output, drawn, training=training)
         return output
 
     def _mix(self, x: Tensor, carried: list[Tensor], kwargs: Mapping[str, Any]) -> Tensor:

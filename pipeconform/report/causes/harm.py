@@ -51,7 +51,7 @@ KINDS: Mapping[Harm, tuple[str, ...]] = MappingProxyType(
 """Requirements whose wrong answers do less harm than wrong numbers: refusals, memory and time, words and tables."""
 
 SIGNATURES: tuple[tuple[str, Harm], ...] = (
-    (r"silent wrong result|accepted$|\bvalue$", Harm.SILENT),
+    (r"silent wrong result|accepted$|\bvalue$|^kept input changed$", Harm.SILENT),
     (r"^after an error: (hang|died)", Harm.STOPS),
     (r"not refused everywhere|only an echo", Harm.ONE_RANK),
     (r"^after an error: raised|^raised |refused", Harm.REFUSED),

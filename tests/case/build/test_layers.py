@@ -42,7 +42,6 @@ FORMULAS = {
     blocks.Mlp(): lambda m, x: x + m.down(functional.gelu(m.up(x))),
     blocks.Shared(): lambda m, x: m.linear(torch.tanh(m.linear(x))),
     blocks.Unused(): lambda m, x: x,
-    blocks.Rescaled(): lambda m, x: m.linear(x * 0.5),
     blocks.Inplace(): lambda m, x: functional.leaky_relu(m.linear(x) * 1.25 + 0.5, 0.5),
     blocks.Activation(): lambda m, x: torch.tanh(m.linear(x)),
     blocks.Activation(kind="relu"): lambda m, x: m.linear(x).clamp(min=0),
@@ -313,3 +312,12 @@ def test_a_stage_with_several_deferred_layers_has_one_function_for_all_and_other
     assert build is not None
     build()()
     assert all(layer.weight.grad is not None for layer in module)
+
+
+def test_a_rescaled_input_is_halved_in_place() -> None:
+    module, x = _layer(blocks.Rescaled()), _x().detach()
+    before = x.clone()
+    y = module(x)
+
+    assert torch.equal(x, before * 0.5)
+    assert torch.equal(y, module.linear(before * 0.5))

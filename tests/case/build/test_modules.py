@@ -21,7 +21,6 @@ ORDINARY = [
     blocks.Unused(),
     blocks.Branch(),
     blocks.Bypass(),
-    blocks.Rescaled(),
     blocks.Inplace(),
     blocks.Activation(),
     blocks.Activation(kind="relu"),
