@@ -68,7 +68,7 @@ def test_a_level_s_missing_claims_are_counted_and_listed_alone(typed, tmp_path):
 
     assert code == 0
     assert re.match(
-        r"toy GPipe 1.0 claims \d+ of the 31 requirements of level Forward, which needs \d+ more\. ", first
+        r"toy GPipe 1.0 claims \d+ of the 32 requirements of level Forward, which needs \d+ more\. ", first
     )
     assert listed
     assert listed <= {row.id for row in mandatory(certification_level("forward"))}
