@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/_backward.py, stage_backward, line 4
 Why: after a microbatch's backward the .grad of every input is taken and set to None, which suits activations that
   were received. _Replicate (microbatch.py, line 357) hands the user's own tensor to every microbatch, not a view of
   it.
-Requirement: none (near TRN-7, which is about tensors that are cut).
+Requirement: none (TRN-7 judges it where Feature.WHOLE_TENSORS is claimed).
 Schedules: all; where InterleavedZeroBubble and ZBVZeroBubble split the backward, that is, on ranks without the first
   stage, the gradient is right.
 Possible fix: set .grad to None only for what was received; or give every microbatch a view (v.view_as(v)) for which

@@ -214,8 +214,11 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The most by which two legitimate evaluations may differ: 2E and one constant factor more (float64).
 
         An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
-        factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass.
+        factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass. A complex number has the
+        sum of its parts' bounds.
         """
+        if tensor.is_complex():
+            return self.bound(torch.view_as_real(tensor.detach())).sum(-1)
         with _disable_current_modes(), torch.no_grad():
             if not self._shadows.has(tensor):
                 return torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)

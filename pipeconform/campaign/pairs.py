@@ -45,8 +45,10 @@ def boundary_kind(case: Case) -> str:
     passages = {one.kind for one in model.passages}
     if case.num_stages == 1:
         return "none"
-    if rare := passages & {"float8", "complex"}:
-        return min(rare)
+    if "float8" in passages:
+        return "float8"
+    if passages & {"complex", "rotations"}:
+        return "complex"
     if passages & _SHAPES:
         return "other shapes"
     if passages:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from pipeconform.case import blocks, limits
-from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.blocks import AnyBlock, Block, Rescaled
 from pipeconform.case.by_hand import ByHand, impossible_by_hand
 from pipeconform.case.freezing import impossible_freezes
 from pipeconform.case.misplans import impossible_misplan, num_surplus
@@ -262,6 +262,8 @@ def _contradictions(case: Case) -> Iterator[str]:
     loss = case.loss
     if loss.counted and (loss.kind, loss.reduction, loss.scaled) != ("cross_entropy", "sum", False):
         yield "loss.counted divides a sum: it needs loss.kind 'cross_entropy', loss.reduction 'sum' and no loss.scaled"
+    if world.recompute and any(isinstance(block, Rescaled) for block in model.blocks()):
+        yield "a rescaled block changes its input again where stages are computed twice: it cannot have world.recompute"
     if loss.in_place and loss.kind != "mse":
         yield "loss.in_place halves targets: it needs loss.kind 'mse'"
     if loss.counted and world.num_replicas > 1:

@@ -32,6 +32,7 @@ PassageKind = Literal[
     "empty",
     "float8",
     "complex",
+    "rotations",
     "summed",
     "turned",
     "bypass",
@@ -108,9 +109,9 @@ class Passage(Strict, frozen=True, kw_only=True):
     stream ``[B, S, W]``: ``stream``, ``summed``, ``turned`` and ``bypass`` like it; ``scalar`` 0-d; ``flat``
     ``[B·S]``; ``single`` ``[B, S, 1, 1]``; ``deep`` ``[B, 1, S, 1, W]``; ``empty`` ``[B, S, 0]``; ``float8``
     like it, in float8_e4m3fn and without a gradient; ``complex`` like it, in complex64, or complex128 of a model in
-    float64. The gradient of ``summed`` has stride 0, that of ``turned`` is
-    transposed; ``bypass`` replaces its user's main stream, which is then ignored. ``learned`` is made from a parameter
-    of its source and does not depend on the stage's inputs.
+    float64, and ``rotations`` the same without a gradient. The gradient of ``summed`` has stride 0, that of ``turned``
+    is transposed; ``bypass`` replaces its user's main stream, which is then ignored. ``learned`` is made from a
+    parameter of its source and does not depend on the stage's inputs.
     """
 
     kind: PassageKind
@@ -133,8 +134,8 @@ class Split(Strict, frozen=True, kw_only=True):
     """The last stage adds the output of the first stage."""
     tied: bool = False
     """The first and the last stage apply the same linear map."""
-    early: bool = False
-    """The model also returns what the last stage but one computed: the mean of each sample."""
+    early: Literal["", "watched", "added"] = ""
+    """The model also returns what the last stage but one computed, the mean of each sample; the loss adds it or not."""
     wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
     """The last point names no submodule, one that is never called, or the first; or the code branches on values."""
     longer: bool = False
@@ -295,6 +296,8 @@ def _impossible_split(model: Model, split: Split) -> Iterator[str]:
         yield f"model.split.wrong {split.wrong!r} needs model.split.by 'points', not {split.by!r}"
     if stages < (3 if split.skip else 2 if split.tied or split.early else 1):
         yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map or an early output 2"
+    if split.early and model.batch_dim:
+        yield "model.split.early needs model.batch_dim 0: what is returned early has a number for each sample"
     if split.inside and split.by != "annotations":
         yield f"model.split.inside needs model.split.by 'annotations', not {split.by!r}"
     if (split.longer or split.shorter_example) and not model.sequence:

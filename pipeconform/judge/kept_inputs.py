@@ -17,8 +17,8 @@ _BUFFER = "kept_inputs_changed"
 def kept_inputs_stay(evidence: Evidence) -> Iterator[Finding]:
     """No input that a stage keeps changes later."""
     for one in buffers_are_right(evidence):
-        told = (
-            f"what stage {one.stage} was given earlier, and keeps, has other values now; a copy of it has not"
-        )
-        kept = replace(one, kind="kept input changed", message=told, mismatch=None)
-        yield kept if _BUFFER in one.message else one
+        if _BUFFER not in one.message or one.mismatch is None or one.mismatch.kind != "value":
+            yield one
+            continue
+        told = f"what stage {one.stage} was given earlier, and keeps, has other values now; its copy has not"
+        yield replace(one, kind="kept input changed", message=told, mismatch=None)

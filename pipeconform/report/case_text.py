@@ -172,7 +172,8 @@ def _split(split: Split) -> Iterator[str]:
     if split.tied:
         yield "the first and the last stage share a linear map"
     if split.early:
-        yield "what the last stage but one computed is returned, too"
+        added = ", and added to the loss" if split.early == "added" else ""
+        yield f"what the last stage but one computed is returned, too{added}"
     if split.wrong:
         yield {
             "unknown": "the last point names no submodule",

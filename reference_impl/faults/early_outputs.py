@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,15 @@ class EarlyOutputsOfOne(_Early):
         ]
 
 
+class _CutOff(TracedStage):
+    """The last stage is given what it returns besides its result without its graph."""
+
+    def forward(self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], **how: Any) -> Any:
+        if not how.get("boundary") and isinstance(inputs, tuple):
+            inputs = (inputs[0], *(one.detach() for one in inputs[1:]))
+        return super().forward(microbatch, inputs, kwargs, **how)
+
+
 class _TakingForLosses(TracedStage):
     """An output of one element for which no gradient comes back is differentiated as a loss is."""
 
@@ -59,11 +68,26 @@ class _TakingForLosses(TracedStage):
         return super().backward(microbatch, seeded if len(outputs) > 1 else gradients)
 
 
-@breaks("TRC-7")
-class EarlyOutputsDifferentiated(ReferencePipeline):
-    """An early output of one element is differentiated with the weight 1, besides the loss."""
+class _Staged(ReferencePipeline):
+    """Has other stages of a traced model."""
+
+    traced_stage: ClassVar[type[TracedStage]]
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
             return super().make_stage(index, module)
-        return _TakingForLosses(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
+        return self.traced_stage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
+
+
+@breaks("TRC-7")
+class EarlyOutputsCutOff(_Staged):
+    """What an earlier stage computed reaches the last one without its graph, and its gradient is lost."""
+
+    traced_stage = _CutOff
+
+
+@breaks("TRC-7")
+class EarlyOutputsDifferentiated(_Staged):
+    """An early output of one element is differentiated with the weight 1, besides the loss."""
+
+    traced_stage = _TakingForLosses

@@ -69,6 +69,7 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
     title="Batches that are changed in place",
     level=SHOULD,
     about=(Focus.CHANGED_BATCH,),
+    tolerates=(Focus.CHANGED_BATCH,),
     promise=(
         FULL_MODEL,
         in_source(
@@ -97,7 +98,7 @@ def batches_change_once(evidence: Evidence) -> Iterator[Finding]:
     promise=FULL_MODEL,
 )
 def inputs_stay_as_they_were(evidence: Evidence) -> Iterator[Finding]:
-    """What a stage was given stays as it was for as long as the stage, or a hook, keeps it, in later steps, too.
+    """What a stage was given stays as it was for as long as the stage keeps it, in later steps, too.
 
     The states of the last segment, a queue of features and activations to log are kept. A receive buffer that serves
     every step puts the next step's values into them.

@@ -109,7 +109,7 @@ def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
 )
 def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it,
-    scaled as declared; one that is given whole to every microbatch, that of all of them.
+    scaled as declared; an argument that every microbatch gets whole receives the sum over all microbatches.
 
     Adversarial training, embeddings outside the pipeline and prompt tuning need these gradients.
     """

@@ -184,7 +184,16 @@ PAIRS = {
         _model(1, stages=(Stage(blocks=(Linear(), Head())),), classes=3, split=Split()),
         OF_SPLIT,
     ),
-    "an early output": (_split(2, early=True), _split(1, early=True), "1 stages are too few for model.split"),
+    "an early output": (
+        _split(2, early="watched"),
+        _split(1, early="watched"),
+        "1 stages are too few for model.split",
+    ),
+    "an early output of samples": (
+        _split(2, early="added", sequence=2),
+        _model(2, sequence=2, batch_dim=1, split=Split(early="added")),
+        "model.split.early needs model.batch_dim 0",
+    ),
     "a keeping block behind the first boundary": (
         _model(stages=(LINEAR, KEEPS)),
         _model(stages=(KEEPS, LINEAR)),

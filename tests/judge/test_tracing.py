@@ -228,7 +228,7 @@ def test_a_branch_that_is_followed_rightly_is_right() -> None:
 
 def test_an_early_output_must_come_with_its_own_values() -> None:
     early_outputs = JUDGEMENTS["TRC-7"].judge
-    right = honest(_case(early=True))
+    right = honest(_case(early="watched"))
     output = right.shown[1].steps[0].output
     assert output is not None
     result, early = (leaf.tensor() for leaf in output.leaves())

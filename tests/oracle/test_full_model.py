@@ -19,6 +19,7 @@ from pipeconform.case.case import (
     LossSpec,
     Model,
     Optimize,
+    Passage,
     Sgd,
     Stage,
     Train,
@@ -538,3 +539,15 @@ def test_an_error_of_the_model_itself_is_not_hidden_if_the_case_has_no_mistake(m
     monkeypatch.setattr("pipeconform.case.build.data.make_batch", fails)
     with pytest.raises(ValueError, match="no batch"):
         reference(small_case(), scale=AT_LOSS)
+
+
+@pytest.mark.parametrize("kind", ["complex", "rotations"])
+def test_complex_tensors_between_stages_have_bounds(kind):
+    passage = Passage(kind=kind, source=0, last=1, users=(1,))
+    case = with_model(small_case(program=(STEP,)), container="tuple", passages=(passage,))
+
+    step = reference(case, scale=AT_LOSS, bounds="running", flow=True).steps[0]
+
+    crossing = [one for one in step.flow if one.kind == "output" and one.stage == 0]
+    assert crossing
+    assert all(bool((bound.tensor() > 0).any()) for bound in step.gradient_bounds[0].values())

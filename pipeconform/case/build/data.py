@@ -377,14 +377,16 @@ def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractCo
 def loss_of(case: Case, *, last: Callable[[], nn.Module] | None = None) -> Loss:
     """The loss of one microbatch, in the form of the contract; `last` returns the last stage, which a readout needs."""
     spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
-    early = case.model.split is not None and case.model.split.early
+    early = "" if case.model.split is None else case.model.split.early
 
     def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
         main, extra = output, None
         if further:
             main = output[0]
         elif early:
-            main = output[0] if isinstance(output, tuple) else output  # it can be lost, which is judged
+            # it can be lost, which is judged
+            main, beside = (output, None) if isinstance(output, Tensor) else output
+            extra = beside if early == "added" else None
         elif output_kind != "tensor":
             main, extra = _unpacked(output, output_kind)
         if case.model.readout:

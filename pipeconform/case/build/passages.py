@@ -35,9 +35,10 @@ def make(kind: PassageKind, x: Tensor) -> Tensor:
             return x[..., :0] * 1.0
         case "float8":
             return x.detach().clamp(-4, 4).to(float8_e4m3fn)
-        case "complex":
+        case "complex" | "rotations":
             # torch has no complex numbers of 16 bits with arithmetic on every device
             wide = x if x.dtype in (float32, float64) else x.float()
+            wide = wide.detach() if kind == "rotations" else wide
             return complex_of(wide * 0.75, wide * wide)
     return x * 0.75
 
@@ -55,7 +56,7 @@ def use(kind: PassageKind, x: Tensor, value: Tensor) -> Tensor:
             return x + value.sum()
         case "float8":
             return x + 0.5 * value.to(x.dtype)
-        case "complex":
+        case "complex" | "rotations":
             # by views: nothing that is complex is added up or rounded, and each part counts in its own way
             parts = view_as_real(value).to(x.dtype)
             return x + 0.5 * parts[..., 0] + 0.25 * parts[..., 1]

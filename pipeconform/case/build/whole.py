@@ -82,7 +82,7 @@ class WholeModel(nn.Module):
                 own,
                 reused=split.reused,
                 tensor_gain=s in tensors,
-                early=split.early and s == case.num_stages - 2,
+                early=bool(split.early) and s == case.num_stages - 2,
                 mark=mark if split.inside and s < case.num_stages - 1 else None,
             )
             for s, own in enumerate(blocks)

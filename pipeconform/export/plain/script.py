@@ -65,7 +65,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "the model reads tokens": model.tokens,
         "complex tensors have another precision": model.dtype not in ("float64", "float32")
         and any(one.kind == "complex" for one in model.passages),
-        "the loss is another one than mean squares": case.loss.kind != "mse" or case.loss.in_place,
+        "the loss is more than mean squares": case.loss.kind != "mse" or case.loss.in_place,
         "the loss takes arguments or parameters": case.loss.scaled or case.loss.counted or model.readout,
         "inputs require a gradient": model.input_requires_grad,
         "the batch is in another dimension": bool(model.batch_dim),

@@ -35,6 +35,25 @@ def test_nan_in_the_memory_of_a_dry_run_is_no_change():
     assert not bool(layer.kept_inputs_changed)
 
 
+def test_a_dry_run_without_values_is_not_kept():
+    layer = KeepingLayer(2)
+    state = {name: value.to("meta") for name, value in layer.state_dict().items()}
+    for _ in range(2):
+        torch.func.functional_call(layer, state, (torch.ones(1, 2, device="meta"),))
+    layer(torch.ones(1, 2))
+
+    assert not bool(layer.kept_inputs_changed)
+
+
+def test_memory_that_was_given_back_is_a_change_and_not_read():
+    layer, received = KeepingLayer(2), torch.ones(1, 2)
+    layer(received)
+    received.untyped_storage().resize_(0)
+    layer(torch.ones(1, 2))
+
+    assert bool(layer.kept_inputs_changed)
+
+
 def test_it_maps_as_a_linear_map_does_and_hands_gradients_on():
     layer, x = KeepingLayer(3), torch.randn(2, 3, requires_grad=True)
     y = layer(x)

@@ -20,6 +20,7 @@ SHAPES: dict[PassageKind, tuple[int, ...]] = {
     "bypass": (2, 5, 3),
     "float8": (2, 5, 3),
     "complex": (2, 5, 3),
+    "rotations": (2, 5, 3),
     "scalar": (),
     "flat": (10,),
     "single": (2, 5, 1, 1),
@@ -40,7 +41,7 @@ def test_every_kind_has_its_shape_and_is_a_tensor_of_its_own(kind: PassageKind) 
     made = make(kind, x)
 
     assert tuple(made.shape) == SHAPES[kind]
-    assert made.requires_grad is (kind != "float8")
+    assert made.requires_grad is (kind not in ("float8", "rotations"))
     assert not made._is_view()
 
 

@@ -14,18 +14,19 @@ from pipeconform.case.focus import Focus
 
 def _returning(d: Drawing, case: Case) -> Case:
     whole = as_whole(d, case)
-    return changed_model(whole, split=structs.replace(split_of(whole), early=True))
+    early = d.pick(["watched", "watched", "added"])
+    return changed_model(whole, split=structs.replace(split_of(whole), early=early))
 
 
 WHOLE_EARLY = Subject(
     focus=Focus.WHOLE_EARLY,
     form="whole",
-    found=lambda case: split_of(case).early,
+    found=lambda case: bool(split_of(case).early),
     rarity=3,
     least_stages=2,
     # of a microbatch of one sample, what is returned early is a single element, as a loss is
     rows=(1, 1, 2),
     finish=_returning,
-    without=lambda case: changed_model(case, split=structs.replace(split_of(case), early=False)),
+    without=lambda case: changed_model(case, split=structs.replace(split_of(case), early="")),
     control="with a model that returns what its last stage computed",
 )
