@@ -17,6 +17,7 @@ __all__ = [
     "ORDINARY_TENSORS",
     "accumulates",
     "appended",
+    "beginning",
     "changed_blocks",
     "changed_model",
     "changed_steps",
@@ -60,6 +61,13 @@ def appended(model: Model, stage: int, block: AnyBlock) -> Model:
     """The model with a block after the others of one stage."""
     stages = list(model.stages)
     stages[stage] = structs.replace(stages[stage], blocks=(*stages[stage].blocks, block))
+    return structs.replace(model, stages=tuple(stages))
+
+
+def beginning(model: Model, stage: int, block: AnyBlock, *, replacing: int = 0) -> Model:
+    """The model with a block before the others of one stage, in the place of the first `replacing` of them."""
+    stages = list(model.stages)
+    stages[stage] = structs.replace(stages[stage], blocks=(block, *stages[stage].blocks[replacing:]))
     return structs.replace(model, stages=tuple(stages))
 
 

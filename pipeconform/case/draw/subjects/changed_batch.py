@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Model, Stage
-from pipeconform.case.draw.changes import replaced, with_other_blocks
+from pipeconform.case.case import Case, Model
+from pipeconform.case.draw.changes import beginning, replaced, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -20,9 +20,8 @@ def _changed(d: Drawing, draft: Draft) -> Draft:
 
 
 def _rescaling(model: Model) -> Model:
-    first, *others = model.stages
-    first = Stage(blocks=(blocks.Rescaled(), *first.blocks[1:]))
-    return structs.replace(model, stages=(first, *others), tokens=False, input_requires_grad=False)
+    begun = beginning(model, 0, blocks.Rescaled(), replacing=1)
+    return structs.replace(begun, tokens=False, input_requires_grad=False)
 
 
 def _left_alone(case: Case) -> Case:

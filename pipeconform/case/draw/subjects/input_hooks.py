@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from pipeconform.case import blocks
 from pipeconform.case.case import Model
-from pipeconform.case.draw.changes import has, on_model, without_blocks
+from pipeconform.case.draw.changes import beginning, has, on_model, without_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
@@ -15,10 +13,7 @@ from pipeconform.claims import Feature
 
 def _begun(d: Drawing, model: Model) -> Model:
     """Let one stage begin with the block: a program of its own hooks what its first block is given."""
-    s = d.pick(range(1, len(model.stages)))
-    old = model.stages[s]
-    new = structs.replace(old, blocks=(blocks.InputHooked(), *old.blocks))
-    return structs.replace(model, stages=(*model.stages[:s], new, *model.stages[s + 1 :]))
+    return beginning(model, d.pick(range(1, len(model.stages))), blocks.InputHooked())
 
 
 INPUT_HOOKS = Subject(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from pipeconform.case import blocks
-from pipeconform.case.case import Model, Stage
-from pipeconform.case.draw.changes import has, on_model, without_blocks
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import beginning, has, on_model, without_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
@@ -14,10 +12,7 @@ from pipeconform.claims import Feature
 
 
 def _keeping(d: Drawing, model: Model) -> Model:
-    stages = list(model.stages)
-    s = d.pick(range(1, len(stages)))
-    stages[s] = Stage(blocks=(blocks.Keeping(), *stages[s].blocks[1:]))
-    return structs.replace(model, stages=tuple(stages))
+    return beginning(model, d.pick(range(1, len(model.stages))), blocks.Keeping(), replacing=1)
 
 
 KEEPING = Subject(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, LossSpec, Model, Stage
-from pipeconform.case.draw.changes import replaced, with_classes, with_other_blocks
+from pipeconform.case.case import Case, LossSpec, Model
+from pipeconform.case.draw.changes import beginning, replaced, with_classes, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -36,9 +36,7 @@ def losses(d: Drawing, draft: Draft) -> Draft:
 
 def with_tokens(model: Model) -> Model:
     """The model with an embedding as its first block, and a last one that gives values for three classes."""
-    first, *others = model.stages
-    first = Stage(blocks=(blocks.Embedding(), *first.blocks))
-    return with_classes(structs.replace(model, stages=(first, *others), tokens=True))
+    return with_classes(structs.replace(beginning(model, 0, blocks.Embedding()), tokens=True))
 
 
 def special(case: Case) -> bool:
