@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,12 +38,12 @@ from pipeconform.adapter import (
     TensorParallelClaim,
     TensorSpec,
     TracingClaim,
-    Unsupported,
     module_gradients,
     module_state,
     step_modules,
 )
 from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
+from pipeconform.adapters.torch_batches import step_arguments
 from pipeconform.stage_wrapping import bare, wrapped
 
 _CAPABILITIES = Capabilities(
@@ -120,6 +119,7 @@ _CAPABILITIES = Capabilities(
             Feature.AUTOCAST,
             Feature.OBJECTS,
             Feature.BATCH_DIM,
+            Feature.BATCH_SOURCES,
             Feature.SPLIT_DIMS,
             Feature.MERGE_DIMS,
             Feature.CUSTOM_MERGES,
@@ -161,15 +161,16 @@ _CAPABILITIES = Capabilities(
 )
 
 
-# what torch compares before and after each stage when its debug level is DETAIL (stage.py, _runtime_validate)
-_VALIDATED = ErrorContract(
-    promises={
-        MistakeKind.INPUT_SHAPE: ("PipeliningMetadataError",),
-        MistakeKind.INPUT_DTYPE: ("PipeliningMetadataError",),
-        MistakeKind.OUTPUT_SHAPE: ("PipeliningMetadataError",),
-        MistakeKind.OUTPUT_DTYPE: ("PipeliningMetadataError",),
-    }
-)
+_PROMISES: Mapping[str, tuple[str, ...]] = {MistakeKind.SOURCE: ("ValueError",)}
+"""step(): a list of microbatches does not have one entry for each."""
+
+_VALIDATED: Mapping[str, tuple[str, ...]] = {
+    MistakeKind.INPUT_SHAPE: ("PipeliningMetadataError",),
+    MistakeKind.INPUT_DTYPE: ("PipeliningMetadataError",),
+    MistakeKind.OUTPUT_SHAPE: ("PipeliningMetadataError",),
+    MistakeKind.OUTPUT_DTYPE: ("PipeliningMetadataError",),
+}
+"""What torch compares before and after each stage when its debug level is DETAIL (stage.py, _runtime_validate)."""
 
 
 class _TorchPipeline:
@@ -210,7 +211,7 @@ class _TorchPipeline:
             **_kwarg_specs(plan, self._modules),
             **({"defer_pp_recv": True} if plan.late_receives else {}),
         }
-        _require_taken(schedule_class, specs)
+        torch_release.require_taken(schedule_class, specs)
         if plan.table is not None:  # a table takes what the schedule takes in whose place it is
             schedule_class = schedules._PipelineScheduleRuntime
         make = functools.partial(
@@ -233,24 +234,29 @@ class _TorchPipeline:
         if self._schedule is None:
             return StepResult()
         first, last = 0 in self._modules, len(self._plan.stages) - 1 in self._modules
-        args = batch.args if first else ()
-        kwargs = {name: value for s in self._modules for name, value in batch.kwargs.get(s, {}).items()}
         for module in self._modules.values():
             module.train(mode is Mode.TRAIN)
         # eval() computes the loss too and needs the target, unless the schedule has no loss function
+        judges = last and self._plan.trains
+        args, given = step_arguments(
+            batch,
+            owned=self._modules.keys(),
+            targets=judges and not (mode is Mode.EVAL and self._second is not None),
+            batch_dim=self._plan.batch_dim,
+        )
         losses: list[torch.Tensor] = []
-        whole = batch.target.movedim(self._plan.batch_dim, 0)  # torch splits targets in dimension 0
-        target = {"target": whole, "losses": losses} if last and self._plan.trains else {}
-        loss_kwargs = {"loss_kwargs": dict(batch.loss_kwargs)} if batch.loss_kwargs else {}
+        asked: dict[str, Any] = {"losses": losses} if judges else {}
+        if batch.loss_kwargs:
+            asked["loss_kwargs"] = dict(batch.loss_kwargs)
         if mode is Mode.EVAL:
             with torch.no_grad():
                 if self._second is not None:
-                    return StepResult(output=self._second.step(*args, **kwargs))
-                output = self._schedule.eval(*args, **target, **loss_kwargs, **kwargs)
-            return StepResult(output=output, losses=losses if target else None)
-        # torch keeps the last stage's outputs until the next step, unless the step is asked to return none
-        quiet = {} if batch.returns_outputs else {"return_outputs": False}
-        output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs, **quiet)
+                    return StepResult(output=self._second.step(*args, **given))
+                output = self._schedule.eval(*args, **given, **asked)
+            return StepResult(output=output, losses=losses if judges else None)
+        if not batch.returns_outputs:  # torch keeps the last stage's outputs until the next step otherwise
+            asked["return_outputs"] = False
+        output = self._schedule.step(*args, **given, **asked)
         gradients = tuple(arg.grad for arg in batch.args) if first else None
         return StepResult(output=output, losses=losses if last else None, input_gradients=gradients)
 
@@ -303,23 +309,6 @@ def _declared(plan: Plan, stage: int) -> dict[str, Any]:
 
     said = plan.declared[stage]
     return {"input_args": example(said.inputs), "output_args": example(said.outputs)}
-
-
-def _require_taken(schedule_class: type[Any], specs: Mapping[str, Any]) -> None:
-    """Refuse settings that this schedule does not take: not every schedule takes all of them.
-
-    Raises:
-        Unsupported: `schedule_class` has no parameter of one of these names.
-    """
-    # every class is hashable, but mypy thinks of metaclasses
-    lacking = sorted(specs.keys() - _parameters_of(schedule_class)) if specs else ()  # type: ignore[arg-type]
-    if lacking:
-        raise Unsupported(f"{schedule_class.__name__} takes no {', '.join(lacking)}")
-
-
-@functools.cache
-def _parameters_of(schedule_class: type[Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(schedule_class).parameters)
 
 
 def _split_along(batch_dim: int) -> dict[str, Any]:
@@ -383,7 +372,9 @@ class TorchPipelining:
             name="torch.distributed.pipelining",
             version=str(torch.__version__),
             capabilities=torch_release.claims_here(_CAPABILITIES),
-            errors=torch_release.promises_here(_VALIDATED) if validates else ErrorContract(),
+            errors=torch_release.promises_here(
+                ErrorContract(promises={**_PROMISES, **(_VALIDATED if validates else {})})
+            ),
             variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
             packages=("torch.distributed.pipelining",),
         )

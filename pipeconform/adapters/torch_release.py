@@ -5,18 +5,28 @@ No version is compared: a nightly, a fork and a release are asked the same quest
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.distributed import pipelining
 from torch.distributed.pipelining import _utils, microbatch, schedules
 
-from pipeconform.adapter import Capabilities, ErrorContract, Feature
+from pipeconform.adapter import Capabilities, ErrorContract, Feature, Unsupported
 
-__all__ = ["CLASSES", "CLASS_NAMES", "claims_here", "finish_step", "promises_here", "taken", "without_waits"]
+__all__ = [
+    "CLASSES",
+    "CLASS_NAMES",
+    "claims_here",
+    "finish_step",
+    "promises_here",
+    "require_taken",
+    "taken",
+    "without_waits",
+]
 
 CLASS_NAMES: Mapping[str, str] = {
     "ForwardOnly": "_ScheduleForwardOnly",
@@ -67,6 +77,9 @@ def claims_here(claims: Capabilities) -> Capabilities:
     if "return_outputs" not in _parameters(schedules.PipelineScheduleSingle.step):
         features -= {Feature.OUTPUTS_ON_REQUEST}
         lacking.append("steps without outputs: step() takes no return_outputs")
+    if "arg_mbs" not in _parameters(schedules.PipelineScheduleMulti.step):
+        features -= {Feature.BATCH_SOURCES}
+        lacking.append("batches that the caller has split: step() takes no arg_mbs")
     if not hasattr(microbatch, "_split_block_mask"):
         features -= {Feature.BLOCK_MASKS}
         lacking.append("block masks as keyword arguments: they are not split")
@@ -130,9 +143,20 @@ def promises_here(promises: ErrorContract) -> ErrorContract:
         promises={
             kind: kept
             for kind, names in promises.promises.items()
-            if (kept := tuple(name for name in names if hasattr(_utils, name)))
+            if (kept := tuple(name for name in names if hasattr(_utils, name) or hasattr(builtins, name)))
         },
     )
+
+
+def require_taken(schedule_class: type[Any], settings: Collection[str]) -> None:
+    """Refuse settings that a schedule does not take: not every schedule takes all of them.
+
+    Raises:
+        Unsupported: `schedule_class` has no parameter of one of these names.
+    """
+    lacking = sorted(set(settings).difference(_parameters(schedule_class.__init__))) if settings else ()
+    if lacking:
+        raise Unsupported(f"{schedule_class.__name__} takes no {', '.join(lacking)}")
 
 
 def taken(function: Callable[..., None], *arguments: object) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Lacking", "lacking", "names_shape", "names_stage", "sent_wrongly"]
 
 _TENSOR = r"\b(outputs?|inputs?|arguments?|args?|activations?|gradients?|tensors?)\b"
+_BATCH = r"(?<![a-z])((micro[-_ ]?)?batch(es)?|samples?|targets?|chunks?|mbs?)(?![a-z])"
+"""Part of a name, too: ``num_microbatches``, ``arg_mbs``."""
 _BACKWARD = r"backward|input part|weight part|gradient"
 _DIRECTIONS = {
     "forward": r"forward",
@@ -72,7 +74,7 @@ def _lacking(
     text, kind = failed.text, mistake.kind
     stage = case.num_stages - 1 if mistake.where == "loss" else mistake.stage
     if kind in (MistakeKind.BATCH, MistakeKind.SOURCE):
-        if not re.search(r"\b(batch|samples?|microbatch(es)?|targets?|chunks?)\b", text, re.IGNORECASE):
+        if not re.search(_BATCH, text, re.IGNORECASE):
             yield Lacking("batch not named", "say that it is about the batch")
         return
     if mistake.where != "input" and not names_stage(text, stage):

@@ -67,6 +67,9 @@ def _lacks(mistake, text, *, causes=(CAUSE,), rank=None):
     [
         (Mistake(where="batch", how="scarce"), "there is one sample only", None),
         (Mistake(where="batch", how="scarce"), "there is too little", "batch not named"),
+        (Mistake(where="batch", how="scarce"), "expecting 2 arg_mbs but got 1", None),
+        (Mistake(where="batch", how="scarce"), "num_microbatches is 2, but there is 1", None),
+        (Mistake(where="batch", how="scarce"), "thumbs down", "batch not named"),
         (SHAPE, "stage 0: the output has shape [2, 4], expected [2, 3]", None),
         (SHAPE, "the output has shape [2, 4], expected [2, 3]", "stage not named"),
         (SHAPE, "stage 1: the output has shape [2, 4], expected [2, 3]", "stage not named"),
