@@ -398,6 +398,7 @@ class MistakeKind(StrEnum):
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
     BATCH = "batch"  # fewer samples than microbatches; targets, or arguments, for other numbers of samples
     SOURCE = "source"  # `Batch.source` ends in the middle of a step; it does so on every rank
+    NO_GRADIENTS = "no_gradients"  # a training step under `torch.no_grad` or `inference_mode`, on every rank
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
     PLAN = "plan"  # a plan that is impossible, or not the same on all ranks; every rank raises then
     NEIGHBOURS = (
@@ -454,6 +455,9 @@ class Capabilities:
     optimizers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
     fused_optimizer: bool = False
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
+    mode_from: Literal["call", "gradients"] = "call"
+    """What decides whether a step trains: how it is called, or whether gradients are switched on. In an engine of the
+    second kind a step under ``torch.no_grad`` is an evaluation, and no mistake."""
     tied_stages: Literal["any", "ends"] = "any"
     """Which stages `Plan.tied` may name: any, or the first and the last only, as input and output embeddings."""
     kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"

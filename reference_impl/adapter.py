@@ -35,7 +35,7 @@ from pipeconform.schedule import to_csv, without_communication
 from pipeconform.stage_wrapping import wrapped
 
 from .agreement import Agreement
-from .batches import BatchCheck, parts_of, sizes_in, taken
+from .batches import BatchCheck, parts_of, require_gradients, sizes_in, taken
 from .claims import CAPABILITIES, ERRORS
 from .float32_sums import Float32Replicas, Float32Sums
 from .front_end import Ties, boundaries_of, copies, share, split_as_planned
@@ -195,11 +195,12 @@ class ReferencePipeline:
         """One step.
 
         Raises:
-            TypeError, ValueError: On every rank alike, before anything is sent: the batch does not look like the
-                ones before or cannot be split as asked, or the schedule has no table for this m.
+            RuntimeError, TypeError, ValueError: On every rank alike, before anything is sent: gradients are switched
+                off in training, the batch does not look like the ones before or cannot be split, or there is no table.
             PipelineError: A stage, the loss or another rank failed.
         """
         training = mode is Mode.TRAIN
+        require_gradients(mode)
         if batch.source is not None:
             batch = taken(batch)
         self._batches.check(batch)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pipeconform.adapter import Batch, Microbatch
+from pipeconform.adapter import Batch, Microbatch, Mode
 
 from .metadata import TensorMeta, same_sizes
 from .microbatches import batch_size_of, parts_by, sizes_of, split
@@ -57,6 +58,18 @@ class BatchCheck:
                     f"expected {first}, got {one}"
                 )
         self._first = self._first or now
+
+
+def require_gradients(mode: Mode) -> None:
+    """Refuse a training step with gradients switched off.
+
+    Raises:
+        RuntimeError: It is one.
+    """
+    if mode is Mode.TRAIN and not torch.is_grad_enabled():
+        raise RuntimeError(
+            "a training step needs gradients, which torch.no_grad() or torch.inference_mode() switched off"
+        )
 
 
 def taken(batch: Batch) -> Batch:

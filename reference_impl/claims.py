@@ -63,6 +63,7 @@ ERRORS = ErrorContract(
         MistakeKind.GRADIENT: ("StageError",),
         MistakeKind.BATCH: ("ValueError",),
         MistakeKind.SOURCE: ("ValueError",),
+        MistakeKind.NO_GRADIENTS: ("RuntimeError",),
         MistakeKind.EXCEPTION: ("StageError",),
         MistakeKind.PLAN: ("ValueError",),
         MistakeKind.NEIGHBOURS: ("ValueError",),

@@ -55,6 +55,7 @@ _BOUNDARY = BoundaryClaim(
     non_float_tensors=True,
 )
 _CAPABILITIES = Capabilities(
+    mode_from="gradients",
     schedules=(
         ScheduleClaim(name="1F1B", family="one_f_one_b", min_ranks=2, min_microbatches_per_rank=1),
         ScheduleClaim(

@@ -161,8 +161,11 @@ _CAPABILITIES = Capabilities(
 )
 
 
-_PROMISES: Mapping[str, tuple[str, ...]] = {MistakeKind.SOURCE: ("ValueError",)}
-"""step(): a list of microbatches does not have one entry for each."""
+_PROMISES: Mapping[str, tuple[str, ...]] = {
+    MistakeKind.SOURCE: ("ValueError",),
+    MistakeKind.NO_GRADIENTS: ("RuntimeError",),
+}
+"""What step() documents, or refuses in its first lines."""
 
 _VALIDATED: Mapping[str, tuple[str, ...]] = {
     MistakeKind.INPUT_SHAPE: ("PipeliningMetadataError",),

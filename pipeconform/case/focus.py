@@ -107,6 +107,7 @@ class Focus(StrEnum):
     WRONG_GRADIENT = "gradients that a hook makes wrong"
     WRONG_BATCH = "batches that cannot be split"
     SOURCE_ENDS = "sources that end in the middle of a step"
+    NO_GRADIENTS = "training steps with gradients switched off"
     RAISES = "exceptions in stages and losses"
     MISPLANNED = "plans that are wrong"
     NEIGHBOURS = "stages that disagree about their boundary"

@@ -14,7 +14,7 @@ from pipeconform.claims import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
-Where = Literal["input", "output", "gradient", "batch", "source", "forward", "backward", "loss", "reduction"]
+Where = Literal["input", "output", "gradient", "batch", "source", "mode", "forward", "backward", "loss", "reduction"]
 How = Literal[
     "inner",
     "ndim",
@@ -28,10 +28,13 @@ How = Literal[
     "fewer",
     "none",
     "object",
+    "mapping",
     "scarce",
     "targets",
     "ragged",
     "ends",
+    "no_grad",
+    "inference_mode",
     "raise",
 ]
 
@@ -39,10 +42,11 @@ SHAPES: tuple[How, ...] = ("inner", "ndim", "flattened", "batch")
 DTYPES: tuple[How, ...] = ("down", "up", "integer", "complex")
 _ALLOWED: dict[Where, tuple[How, ...]] = {
     "input": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
-    "output": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
+    "output": (*SHAPES, *DTYPES, "more", "fewer", "none", "object", "mapping"),
     "gradient": ("inner", "ndim", "down"),
     "batch": ("scarce", "targets", "ragged"),
     "source": ("ends",),
+    "mode": ("no_grad", "inference_mode"),
     "forward": ("raise",),
     "backward": ("raise",),
     "loss": ("raise",),
@@ -57,10 +61,11 @@ class Mistake(Strict, frozen=True, kw_only=True):
     element in the last dimension (``inner``), one more dimension of size 1 (``ndim``), all dimensions after the batch's
     merged into one (``flattened``; a two-dimensional tensor becomes one-dimensional), one more sample (``batch``), a
     smaller or larger floating dtype (``down``, ``up``), or integers or complex numbers. Or there is one tensor ``more``
-    or ``fewer``, or None or a text in its place. Or the `batch` has a single sample for all microbatches (``scarce``),
-    one target too few (``targets``), or a second argument with one more sample (``ragged``). Or the step's `source` of
-    microbatches ends before one of them (``ends``). Or a stage's `forward` or
-    `backward`, the `loss` function, or on every replica the communication hook that does the `reduction` of a stage's
+    or ``fewer``, or None, a text or a mapping in its place. Or the `batch` has a single sample for all microbatches
+    (``scarce``), one target too few (``targets``), or a second argument with one more sample (``ragged``). Or the step's
+    `source` of microbatches ends before one of them (``ends``). Or the caller switches gradients off around the step, by
+    a gradient `mode`. Or a stage's `forward` or `backward`, the `loss` function, or on every replica the communication
+    hook that does the `reduction` of a stage's
     gradients raises an exception.
     """
 
@@ -84,11 +89,13 @@ class Mistake(Strict, frozen=True, kw_only=True):
                 return MistakeKind.BATCH
             case "source":
                 return MistakeKind.SOURCE
+            case "mode":
+                return MistakeKind.NO_GRADIENTS
             case "forward" | "backward" | "loss" | "reduction":
                 return MistakeKind.EXCEPTION
         if self.how in ("more", "fewer"):
             return MistakeKind.ARITY
-        if self.how in ("none", "object"):
+        if self.how in ("none", "object", "mapping"):
             return MistakeKind.NO_TENSOR
         if self.where == "input":
             return MistakeKind.INPUT_SHAPE if self.how in SHAPES else MistakeKind.INPUT_DTYPE
@@ -102,6 +109,8 @@ class Mistake(Strict, frozen=True, kw_only=True):
                 return _BATCHES[self.how]
             case "source":
                 return f"the source of microbatches ends before number {self.microbatch}"
+            case "mode":
+                return f"the step is run under torch.{self.how}()"
             case "loss":
                 return f"the loss function raises{which}"
             case "reduction":
@@ -135,6 +144,7 @@ _WORDS: dict[How, str] = {
     "fewer": "one tensor too few",
     "none": "None instead of a tensor",
     "object": "a text instead of a tensor",
+    "mapping": "a mapping instead of a tensor",
 }
 
 
@@ -146,7 +156,7 @@ def impossible_mistake(one: Mistake, *, name: str, num_stages: int, num_microbat
         yield f"{name}.stage {one.stage} is outside 0…{num_stages - 1}"
     if one.microbatch is not None and not 0 <= one.microbatch < num_microbatches:
         yield f"{name}.microbatch {one.microbatch} is outside 0…{num_microbatches - 1}"
-    if one.microbatch is not None and one.where in ("input", "batch", "reduction"):
+    if one.microbatch is not None and one.where in ("input", "batch", "mode", "reduction"):
         yield f"{name} changes the whole batch, not microbatch {one.microbatch}: leave microbatch out"
     if one.microbatch is None and one.where == "source":
         yield f"{name} ends a source: it needs the number of the first microbatch that is missing"

@@ -161,8 +161,9 @@ def _differentiable(value: Any) -> bool:
 
 
 def _guard(step: Train | Eval) -> AbstractContextManager[object]:
-    """The gradient mode that the caller sets around an evaluation."""
-    match step.guard if isinstance(step, Eval) else "":
+    """The gradient mode that the caller sets around an evaluation, or by mistake around a training step."""
+    mistake = step.mistake if isinstance(step, Train) else None
+    match step.guard if isinstance(step, Eval) else mistake and mistake.how:
         case "no_grad":
             return torch.no_grad()
         case "inference_mode":

@@ -23,6 +23,8 @@ __all__ = ["Lacking", "lacking", "names_shape", "names_stage", "sent_wrongly"]
 _TENSOR = r"\b(outputs?|inputs?|arguments?|args?|activations?|gradients?|tensors?)\b"
 _BATCH = r"(?<![a-z])((micro[-_ ]?)?batch(es)?|samples?|targets?|chunks?|mbs?)(?![a-z])"
 """Part of a name, too: ``num_microbatches``, ``arg_mbs``."""
+_WORDS_FOR = {"none": "None", "object": "str", "mapping": "dict"}
+"""What an error calls that which is no tensor."""
 _BACKWARD = r"backward|input part|weight part|gradient"
 _DIRECTIONS = {
     "forward": r"forward",
@@ -77,6 +79,10 @@ def _lacking(
         if not re.search(_BATCH, text, re.IGNORECASE):
             yield Lacking("batch not named", "say that it is about the batch")
         return
+    if kind is MistakeKind.NO_GRADIENTS:
+        if not re.search(r"grad|inference.?mode", text, re.IGNORECASE):
+            yield Lacking("gradients not named", "say that gradients are switched off")
+        return
     if mistake.where != "input" and not names_stage(text, stage):
         yield Lacking("stage not named", f"name stage {stage}")
     if kind is MistakeKind.EXCEPTION:
@@ -98,7 +104,7 @@ def _lacking(
         if not re.search(_BACKWARD, text, re.IGNORECASE):
             yield Lacking("direction not named", "say that it happened in the backward")
         return
-    if kind is MistakeKind.NO_TENSOR and {"none": "None", "object": "str"}[mistake.how] not in text:
+    if kind is MistakeKind.NO_TENSOR and _WORDS_FOR[mistake.how] not in text:
         yield Lacking("actual not named", f"say what there is instead of a tensor ({mistake.how})")
     if kind is not MistakeKind.EXCEPTION and not re.search(_TENSOR, text, re.IGNORECASE):
         yield Lacking("tensor not named", "say whether it is about an input or an output")

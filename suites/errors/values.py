@@ -8,7 +8,7 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST, SHOULD, Promise
 
 from ..promises import DECLARED, FULL_MODEL, contract, documented, in_source
 
@@ -78,6 +78,32 @@ def batches_that_cannot_be_split(aftermath: Aftermath) -> Iterator[Outcome]:
 
     A rank that finds no microbatch to run returns early, and all others wait for it; samples beyond those of
     the other arguments are quietly dropped.
+    """
+    yield from answers_are_right(aftermath)
+
+
+@after_mistakes(
+    "ERR-20",
+    title="Training steps without gradients",
+    level=SHOULD,
+    about=(Focus.NO_GRADIENTS,),
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        documented("torch.no_grad documentation", "generated/torch.no_grad.html"),
+        in_source(
+            "torch.distributed.pipelining, step(): it should not be used under torch.no_grad()",
+            "distributed/pipelining/schedules.py",
+        ),
+    ),
+)
+def training_steps_without_gradients(aftermath: Aftermath) -> Iterator[Outcome]:
+    """A training step that is run under ``torch.no_grad`` or ``torch.inference_mode``, on every rank, raises the
+    declared error on every rank; the error says that it is about gradients. Where no error is declared, there is an
+    error, or the step trains as it does without; no rank hangs or dies.
+
+    A decorator or a loop that was written for evaluation switches gradients off; a step that then trains nothing
+    returns a loss that looks right.
     """
     yield from answers_are_right(aftermath)
 

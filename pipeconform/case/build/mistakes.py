@@ -53,6 +53,8 @@ def changed(value: Tensor, how: How, *, batch_dim: int = 0) -> Any:
             return None
         case "object":
             return "no tensor"
+        case "mapping":
+            return {"output": value}
     raise AssertionError(f"{how} does not change a single tensor")
 
 

@@ -67,6 +67,7 @@ def test_every_dtype_has_a_smaller_and_a_larger_one_as_far_as_there_are(dtype, s
 def test_what_is_no_tensor_stands_in_the_place_of_one() -> None:
     assert changed(X, "none") is None
     assert changed(X, "object") == "no tensor"
+    assert changed(X, "mapping")["output"] is X
     with pytest.raises(AssertionError, match="scarce does not change a single tensor"):
         changed(X, "scarce")
 
@@ -84,6 +85,7 @@ OUTPUTS = {
     "a tensor": (X, "inner", lambda found: found.shape == (2, 4)),
     "None instead of a tensor is handed on in a tuple": (X, "none", lambda found: found == (None,)),
     "a text instead of a tensor": (X, "object", lambda found: found == "no tensor"),
+    "a mapping instead of a tensor": (X, "mapping", lambda found: found["output"] is X),
     "two tensors instead of one": (X, "more", lambda found: type(found) is tuple and len(found) == 2),
     "no tensor instead of one": (X, "fewer", lambda found: found == ()),
     "the first of a tuple": (

@@ -95,6 +95,7 @@ NARROWED: Mapping[str, Capabilities] = {
             ("optimizers", ("sgd",)),
             ("optimizers", ("adam",)),
             ("sub_groups", False),
+            ("mode_from", "gradients"),
             ("tied_stages", "ends"),
             ("kwargs_scope", "stage"),
             ("kwargs_scope", "pipeline"),

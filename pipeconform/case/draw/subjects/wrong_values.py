@@ -16,9 +16,13 @@ def _drawn(d: Drawing, model: Model, moment: Moment) -> Drawn:
     how, stage = d.pick(values), d.pick([*range(d.num_stages - 1), None])
     if stage is None:
         return Mistake(where="input", how=how), d.pick([True, False])
+    if how == "object":
+        how = d.pick(["object", "mapping"])
+    # how many there must be, a stage knows from a right step
+    later = moment.once or how in ("more", "fewer") or d.pick([True, False])
     return (
         Mistake(where="output", how=how, stage=stage, microbatch=moment.microbatch, early=moment.early),
-        True,
+        later,
     )
 
 
