@@ -57,16 +57,15 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
 class Mistake(Strict, frozen=True, kw_only=True):
     """What goes wrong in one training step.
 
-    It changes the main tensor of the step's `input`, of a stage's `output`, or the `gradient` of that output: one more
-    element in the last dimension (``inner``), one more dimension of size 1 (``ndim``), all dimensions after the batch's
-    merged into one (``flattened``; a two-dimensional tensor becomes one-dimensional), one more sample (``batch``), a
-    smaller or larger floating dtype (``down``, ``up``), or integers or complex numbers. Or there is one tensor ``more``
-    or ``fewer``, or None, a text or a mapping in its place. Or the `batch` has a single sample for all microbatches
-    (``scarce``), one target too few (``targets``), or a second argument with one more sample (``ragged``). Or the step's
-    `source` of microbatches ends before one of them (``ends``). Or the caller switches gradients off around the step, by
-    a gradient `mode`. Or a stage's `forward` or `backward`, the `loss` function, or on every replica the communication
-    hook that does the `reduction` of a stage's
-    gradients raises an exception.
+    It changes the main tensor of the step's `input`, of a stage's `output`, or the `gradient` of that output: one
+    more element in the last dimension (``inner``), one more dimension of size 1 (``ndim``), all dimensions after
+    the batch's merged into one (``flattened``; a two-dimensional tensor becomes one-dimensional), one more sample
+    (``batch``), a smaller or larger floating dtype (``down``, ``up``), or integers or complex numbers. Or there is
+    one tensor ``more`` or ``fewer``, or None, a text or a mapping in its place. Or the `batch` has a single sample
+    for all microbatches (``scarce``), one target too few (``targets``), or a second argument with one more sample
+    (``ragged``). Or the step's `source` of microbatches ends before one of them (``ends``). Or the caller switches
+    gradients off around the step, by a gradient `mode`. Or a stage's `forward` or `backward`, the `loss` function,
+    or on every replica the communication hook that does the `reduction` of a stage's gradients raises an exception.
     """
 
     where: Where
