@@ -14,7 +14,9 @@ from pipeconform.claims import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
-Where = Literal["input", "output", "gradient", "batch", "source", "mode", "forward", "backward", "loss", "reduction"]
+Where = Literal[
+    "input", "output", "gradient", "batch", "source", "mode", "forward", "backward", "loss", "reduction"
+]
 How = Literal[
     "inner",
     "ndim",
