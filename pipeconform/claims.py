@@ -125,6 +125,7 @@ class Feature(Claimable):
         "recomputation",
         "the engine may compute stages again in the backward instead of keeping activations, see Plan.recompute",
     )
+    WRITTEN_TABLES = "written_tables", "schedules may be written to a file and read again, see Plan.rewritten"
     LATE_RECEIVES = "late_receives", "receives may be posted as late as possible, see Plan.late_receives"
 
 

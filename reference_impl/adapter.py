@@ -214,6 +214,7 @@ class ReferencePipeline:
             num_microbatches=batch.num_microbatches,
             training=training,
             given=self.plan.table,
+            rewritten=self.plan.rewritten,
         )
         with ExitStack() as stack:
             for replicas in self.replicas.values():
@@ -270,10 +271,8 @@ class ReferencePipeline:
 
     def table(self) -> str | None:
         """The table of a training step, without the messages."""
-        if not self.modules or not self.plan.trains:
-            return None
-        if self.plan.table is not None:
-            return self.plan.table
+        if not self.modules or not self.plan.trains or self.plan.table is not None:
+            return self.plan.table if self.modules else None
         ranks = len(self.plan.ranks.pipeline_ranks)
         lowered = training_table(
             self.plan.schedule,

@@ -8,12 +8,13 @@ one table only, for any placement.
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeconform.adapter import MicrobatchRule, Placement, ScheduleClaim
-from pipeconform.schedule import Action, Kind, Table, from_csv, generate, lower, read_table, verify
+from pipeconform.schedule import Action, Kind, Table, from_csv, generate, lower, read_table, to_csv, verify
 
 FILES = (".csv", ".json")
 """The suffixes of files with tables."""
@@ -163,8 +164,11 @@ def actions_of(
     num_microbatches: int,
     training: bool,
     given: str | None = None,
+    rewritten: bool = False,
 ) -> tuple[Action, ...]:
     """The actions of one rank in one step; `given` is the user's own table of training steps.
+
+    If `rewritten`, the table of a training step is written to a file and read again, with its messages.
 
     Raises:
         ValueError: As for `training_table` or `given_table`, or the schedule needs another placement.
@@ -174,7 +178,8 @@ def actions_of(
         return table[rank]
     if given is not None:
         sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
-        return given_table(given, placement=placement, **sizes)[rank]
+        table = given_table(given, placement=placement, **sizes)
+        return (_read_again(table) if rewritten else table)[rank]
     table = training_table(
         name,
         num_ranks=num_ranks,
@@ -183,7 +188,19 @@ def actions_of(
     )
     if table.placement != placement:
         raise ValueError(f"{name} places its stages on ranks {table.placement}, not {placement}")
-    return table[rank]
+    return (_read_again(table) if rewritten else table)[rank]
+
+
+def _read_again(table: Table) -> Table:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "table.csv")
+        path.write_text(to_csv(table), newline="")
+        return from_csv(
+            path.read_text(),
+            name="the written table",
+            placement=table.placement,
+            num_microbatches=table.num_microbatches,
+        )
 
 
 def _table_in(file: Path, *, num_ranks: int, num_microbatches: int) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -128,6 +127,7 @@ _CAPABILITIES = Capabilities(
             Feature.DECLARED_BOUNDARIES,
             Feature.TABLES,
             Feature.LATE_RECEIVES,
+            Feature.WRITTEN_TABLES,
         }
     ),
     boundary=BoundaryClaim(
@@ -217,18 +217,21 @@ class _TorchPipeline:
         torch_release.require_taken(schedule_class, specs)
         if plan.table is not None:  # a table takes what the schedule takes in whose place it is
             schedule_class = schedules._PipelineScheduleRuntime
-        make = functools.partial(
-            schedule_class,
-            stages if several else stages[0],
-            plan.num_microbatches,
-            **specs,
-            scale_grads=plan.loss.reduction == "mean",
-        )
-        self._schedule = make(loss_fn=_loss_of(plan) if plan.trains else None)
+
+        def make(kind: Any, **options: Any) -> Any:
+            owned = stages if several else stages[0]
+            mean = plan.loss.reduction == "mean"
+            return kind(owned, plan.num_microbatches, **specs, scale_grads=mean, **options)
+
+        self._schedule = make(schedule_class, loss_fn=_loss_of(plan) if plan.trains else None)
         if plan.second_schedule:
-            self._second = make(loss_fn=None)
+            self._second = make(schedule_class, loss_fn=None)
         if plan.table is not None:
             torch_tables.load_table(self._schedule, plan.table)
+        if plan.rewritten:
+            written = torch_tables.written_table(self._schedule)
+            self._schedule = make(schedules._PipelineScheduleRuntime, loss_fn=_loss_of(plan))
+            torch_tables.load_table(self._schedule, written, form="compute_comms")
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules

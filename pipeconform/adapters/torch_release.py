@@ -87,7 +87,7 @@ def claims_here(claims: Capabilities) -> Capabilities:
         features -= {Feature.LATE_RECEIVES}
         lacking.append("receives that are posted late: no schedule takes defer_pp_recv")
     if not _RUNTIME:
-        features -= {Feature.TABLES}
+        features -= {Feature.TABLES, Feature.WRITTEN_TABLES}
         lacking.append("orders of the user's own: there is no _PipelineScheduleRuntime")
     if "get_mesh" not in _parameters(pipelining.PipelineStage.__init__):
         tensor_parallel = None
@@ -125,7 +125,7 @@ def _lacking(schedule: str) -> frozenset[Feature]:
         feature for setting, features in _SETTINGS.items() if setting not in known for feature in features
     }
     if not issubclass(CLASSES[schedule], _RUNTIME):
-        lacking.add(Feature.TABLES)
+        lacking |= {Feature.TABLES, Feature.WRITTEN_TABLES}
     return frozenset(lacking)
 
 

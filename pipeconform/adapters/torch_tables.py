@@ -12,7 +12,7 @@ from torch.distributed.pipelining import schedules
 
 from pipeconform.adapters import torch_release
 
-__all__ = ["declared_table", "load_table"]
+__all__ = ["declared_table", "load_table", "written_table"]
 
 
 def declared_table(schedule: Any) -> str | None:
@@ -26,9 +26,17 @@ def declared_table(schedule: Any) -> str | None:
     return text.getvalue()
 
 
-def load_table(schedule: Any, text: str) -> None:
-    """Give a runtime the user's own order of computing: torch reads it from a file, and adds sends and receives."""
+def load_table(schedule: Any, text: str, *, form: str = "compute_only") -> None:
+    """Give a runtime an order of computing: torch reads it from a file, and adds sends and receives if it has none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
         path.write_text(text, newline="")
-        schedule._load_csv(str(path), format="compute_only")
+        schedule._load_csv(str(path), format=form)
+
+
+def written_table(schedule: Any) -> str:
+    """What a runtime will do, with sends and receives, as torch writes it to a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "table.csv")
+        schedule._dump_csv(str(path), format="compute_comms")
+        return path.read_text()

@@ -71,6 +71,7 @@ class Focus(StrEnum):
     ORDERS = "orders of the user's own"
     ANY_ORDERS = "microbatches in any order"
     DECLARED = "declared boundaries"
+    WRITTEN = "schedules that are written and read again"
     LATE_RECEIVES = "receives that are posted late"
     EDGE = "edge sizes"
     LAYOUT = "memory layouts"

@@ -31,6 +31,8 @@ class World(Strict, frozen=True, kw_only=True):
     replicas: Replicas | None = None
     tensor: TensorParallel | None = None
     order: Order | None = None
+    rewritten: bool = False
+    """Whether the schedule is written to a file and read again before it runs."""
     late_receives: bool = False
     """Whether receives are posted as late as possible."""
     second_schedule: bool = False

@@ -256,6 +256,9 @@ class Plan:
     """If given, the order in which ranks compute in a training step, in the place of the schedule's own: CSV as
     `DeclaresTable.table` returns it, one line per pipeline rank. Placement and kinds of computations are the
     schedule's. None unless `Feature.TABLES` is claimed."""
+    rewritten: bool = False
+    """Whether the engine writes what its ranks will do in a training step to a file, with all that it has added, such
+    as messages, reads it again, and does what it read. False unless `Feature.WRITTEN_TABLES` is claimed."""
     late_receives: bool = False
     """Whether receives are posted as late as possible instead of as early as possible. False unless
     `Feature.LATE_RECEIVES` is claimed."""

@@ -150,6 +150,7 @@ def plan_of(
         loss_scaling=scaling,
         float32_sums=case.model.sums_in_float32,
         table=given_csv(case),
+        rewritten=case.world.rewritten,
         late_receives=case.world.late_receives,
         second_schedule=case.world.second_schedule,
         recompute=case.world.recompute,

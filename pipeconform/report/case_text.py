@@ -54,6 +54,8 @@ def describe_case(case: AnyCase) -> str:
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
     rows += [("order" if n == 0 else "", line) for n, line in enumerate(_order(case))]
+    if case.world.rewritten:
+        rows.append(("schedule", "written to a file and read again"))
     if case.world.late_receives:
         rows.append(("receives", "posted as late as possible"))
     if case.world.second_schedule:

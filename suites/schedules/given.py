@@ -70,6 +70,35 @@ def microbatches_in_any_order(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "SCH-13",
+    title="Schedules that are written and read again",
+    level=MUST,
+    about=(Focus.WRITTEN,),
+    observe=TIMELINE,
+    by_schedule=True,
+    promise=(
+        contract("Feature.WRITTEN_TABLES: what ranks do in a step may be written to a file and read again"),
+        in_source(
+            "torch.distributed.pipelining, _Action.from_str: reverse of __repr__",
+            "distributed/pipelining/schedules.py",
+        ),
+    ),
+)
+def written_schedules_are_the_same(evidence: Evidence) -> Iterator[Finding]:
+    """A schedule that the engine writes to a file and reads again does what it did: outputs, losses and gradients are
+    the full model's, and an order of the user's own is carried out as it was given.
+
+    Schedules are written to be looked at, edited by hand and kept beside a run's configuration; a kind of computation
+    that is written in one way and read in another is lost without a word.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+    if evidence.case.world.order is not None:
+        yield from not_as_given(evidence)
+
+
+@requirement(
     "SCH-12",
     title="Receives that are posted late",
     level=MUST,

@@ -158,6 +158,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "SCH-10": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
     "SCH-11": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
     "SCH-12": OUTPUTS | LOSSES | GRADIENTS,
+    "SCH-13": OUTPUTS | LOSSES | GRADIENTS | ORDERED,
     "SCH-9": _in("Eval", "StepShown.output", "Event.stage", "Event.call", "StepShown.events"),
     "LIF-1": OUTPUTS | LOSSES | GRADIENTS | TRACES | _in("Eval", "StepShown.rng_moved"),
     "LIF-9": OUTPUTS | LOSSES | GRADIENTS | (TRACES - _in("Eval", "StepShown.buffers")),

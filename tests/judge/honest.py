@@ -351,6 +351,9 @@ CASES: Mapping[str, Case] = {
     "second schedule": plain_case(
         TRAIN, EVAL, Zero(), TRAIN, world=World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
     ),
+    "written": plain_case(
+        world=World(size=2, pipeline_ranks=(0, 1), order=Order(seed=4), rewritten=True),
+    ),
     "late receives": plain_case(world=World(size=2, pipeline_ranks=(0, 1), late_receives=True)),
     "recomputed": plain_case(world=World(size=2, pipeline_ranks=(0, 1), recompute=True)),
     "declared": plain_case(world=World(size=2, pipeline_ranks=(0, 1), declared="examples")),

@@ -1,4 +1,4 @@
-"""SCH-10 to 12: what ranks computed, held against the table that the plan gave."""
+"""SCH-10 to 13: what ranks computed, held against the table that the plan gave."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ from tests.judge.honest import EVAL, TRAIN, changed, found, honest, honest_examp
 
 
 @pytest.mark.parametrize(
-    ("requirement", "name"), [("SCH-10", "given order"), ("SCH-11", "any order"), ("SCH-12", "late receives")]
+    ("requirement", "name"), [("SCH-10", "given order"), ("SCH-11", "any order"), ("SCH-12", "late receives"), ("SCH-13", "written")]
 )
 def test_who_does_as_asked_meets_it(requirement, name):
     assert found(requirement, honest_example(name)) == []

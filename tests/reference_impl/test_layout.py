@@ -42,6 +42,7 @@ STANDARD = {
     "pkgutil",
     "struct",
     "sys",
+    "tempfile",
     "threading",
     "time",
     "typing",

@@ -248,6 +248,14 @@ def test_an_order_of_the_users_own_shows_as_the_table_that_ranks_get():
     ]
 
 
+def test_a_schedule_that_is_written_and_read_again_shows():
+    world = World(size=2, pipeline_ranks=(0, 1), rewritten=True)
+
+    text = describe_case(msgspec.structs.replace(small_case(program=(TRAIN,)), world=world))
+
+    assert "schedule  written to a file and read again" in text
+
+
 def test_receives_that_are_posted_late_show():
     world = World(size=2, pipeline_ranks=(0, 1), late_receives=True)
 

@@ -59,8 +59,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         f"the device is {question.device}": question.device != "cpu",
         "a front end makes the stages": model.split is not None,
         "stages are cut over ranks": world.tensor is not None,
-        "stages take keyword arguments": bool(model.kwargs),
-        "stages share a parameter": bool(model.tied),
+        "stages take keyword arguments or share a parameter": bool(model.kwargs or model.tied),
         "several tensors come in or out": bool(model.carried) or model.output != "tensor",
         "the model reads tokens": model.tokens,
         "complex tensors have another precision": model.dtype not in ("float64", "float32")
@@ -70,6 +69,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "inputs require a gradient": model.input_requires_grad,
         "the batch is in another dimension": bool(model.batch_dim),
         "ranks are stopped or killed": not delays,
+        "the schedule is written to a file": world.rewritten,
         "steps use autocast or a source": any(run.autocast or run.from_source for run in case.runs),
         "a step loads a state": any(isinstance(step, Load) for step in case.program),
         "the number of microbatches changes": len({run.num_microbatches for run in case.runs}) > 1,
