@@ -17,7 +17,8 @@ from tests.judge.honest import EVAL, TRAIN, changed, found, honest, honest_examp
 
 
 @pytest.mark.parametrize(
-    ("requirement", "name"), [("SCH-10", "given order"), ("SCH-11", "any order"), ("SCH-12", "late receives"), ("SCH-13", "written")]
+    ("requirement", "name"),
+    [("SCH-10", "given order"), ("SCH-11", "any order"), ("SCH-12", "late receives"), ("SCH-13", "written")],
 )
 def test_who_does_as_asked_meets_it(requirement, name):
     assert found(requirement, honest_example(name)) == []
