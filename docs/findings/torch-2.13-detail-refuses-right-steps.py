@@ -3,20 +3,23 @@
 What: with DETAIL each stage's inputs, outputs and gradients are compared with what shape inference saw. It also refuses
   (a) a received tensor that needs a gradient and that the stage does not use, or of which it uses what has no gradient
   (a comparison, a detached copy), traced stages included: "expected metadata, got None"; (b) a batch whose memory is
-  laid out otherwise than the first one's, such as a slice of a wider tensor: "stride mismatch". The rank raises alone,
-  and the others wait. Without DETAIL the same steps give right gradients. Who switches it on to look for an error finds
+  laid out otherwise than the first one's, such as a slice of a wider tensor: "stride mismatch"; (c) DTensors between
+  stages that are slices, as with microbatches of one sample whose sequence is cut: their strides are not those of a
+  new tensor, although they are contiguous. The rank raises alone, and the others wait. Without DETAIL the same steps give right gradients. Who switches it on to look for an error finds
   this one instead, which is none.
 Where: torch 2.13.0, distributed/pipelining/stage.py, backward_one_chunk, line 1045 (a), forward_one_chunk, line 884
-  (b); _utils.py, validate_tensors_metadata and _TensorMeta.get_diff.
+  (b), (c); _utils.py, validate_tensors_metadata and _TensorMeta.get_diff.
 Why: (a) a gradient that is None is sent back as zeros, which get_bwd_send_ops (line 589) makes; the comparison comes
   before that, and finds None where there should be a tensor. (b) The first stage's arguments are not received into a
-  buffer, so that they need not have the same strides each time.
-Requirement: none (near FWD-12 and FWD-16, which are not judged with DETAIL).
+  buffer, so that they need not have the same strides each time. (c) A DTensor's strides are those of what is sent,
+  but `from_local`, by which the receiver makes it, gives dimensions of size 1 those of a new tensor.
+Requirement: FWD-19 for (c), at profile full; none for the others (near FWD-12 and FWD-16).
 Schedules: all; (a) all that train.
 Known: no thread about this is known; the zeros of (a) are of https://github.com/pytorch/pytorch/pull/182182.
-Possible fix: (a) accept None where a gradient is expected; (b) do not compare the strides of the first stage's inputs.
+Possible fix: (a) accept None where a gradient is expected; (b), (c) do not compare the strides of inputs.
 """
 
+import inspect
 import logging
 import os
 import sys
@@ -30,8 +33,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor import DTensor, Shard
 
 WORLD, M, WIDTH, STEPS = 2, 4, 3, 2
 WAITS = "waits for the other rank"
@@ -48,19 +53,30 @@ KINDS = {
     "every tensor is used, every batch has the same strides": SCHEDULES,
     "stages hand on a tensor that the next one does not use": SCHEDULES,
     "the second batch is a slice of a wider tensor": ("GPipe", "Interleaved1F1B"),
+    "stages hand on DTensors that have all of their memory": ("GPipe", "Interleaved1F1B"),
+    "stages hand on DTensors that are slices of a longer one": ("GPipe", "Interleaved1F1B"),
 }
 
 
 class Stage(nn.Module):
-    def __init__(self, last, uses):
+    def __init__(self, last, kind):
         super().__init__()
-        self.linear, self.last, self.uses = nn.Linear(WIDTH, WIDTH), last, uses
+        self.linear, self.last, self.kind = nn.Linear(WIDTH, WIDTH), last, kind
+        self.mesh = DeviceMesh("cpu", [dist.get_rank()]) if "DTensors" in kind else None
 
     def forward(self, x, beside=None):
-        if self.uses and beside is not None:
+        if "does not use" not in self.kind and beside is not None:
             x = x + beside
+        if isinstance(x, DTensor):
+            x = x.to_local()
         y = torch.tanh(self.linear(x))
-        return y if self.last else (y, 2 * y)
+        if self.last:
+            return y
+        if self.mesh is None:
+            return y, 2 * y
+        if "slices" not in self.kind:
+            return DTensor.from_local(y, self.mesh, [Shard(0)])
+        return DTensor.from_local(torch.cat([y, y], dim=1), self.mesh, [Shard(0)])[:, :WIDTH]
 
 
 def whole(modules, x):
@@ -68,6 +84,7 @@ def whole(modules, x):
     given = (x,)
     for module in modules[:-1]:
         given = module(*given)
+        given = given if isinstance(given, tuple) else (given,)
     return modules[-1](*given)
 
 
@@ -78,13 +95,17 @@ def run(rank, name, kind):
     n = 2 * WORLD if several else WORLD
     owned = [rank, n - 1 - rank] if v_shaped else list(range(rank, n, WORLD))
     torch.manual_seed(0)
-    modules = [Stage(s == n - 1, "does not use" not in kind) for s in range(n)]
-    stages = [PipelineStage(modules[s], s, n, torch.device("cpu")) for s in owned]
+    modules = [Stage(s == n - 1, kind) for s in range(n)]
+    made = {"get_mesh": lambda names, layout: modules[0].mesh} if "DTensors" in kind else {}
+    if made and "get_mesh" not in inspect.signature(PipelineStage).parameters:
+        return "does not take a mesh: DTensors cannot pass"
+    stages = [PipelineStage(modules[s], s, n, torch.device("cpu"), **made) for s in owned]
     schedule = cls(stages if several else stages[0], M, loss_fn=nn.functional.mse_loss)
     for step in range(STEPS):
-        wide, y = torch.randn(2 * M, WIDTH + 2), torch.randn(2 * M, WIDTH)
+        rows = M if "DTensors" in kind else 2 * M
+        wide, y = torch.randn(rows, WIDTH + 2), torch.randn(rows, WIDTH)
         x = wide[:, :WIDTH]
-        if step == 0 or "slice" not in kind:
+        if step == 0 or "wider" not in kind:
             x = x.contiguous()
         nn.functional.mse_loss(whole(modules, x), y).backward()
         right = {s: modules[s].linear.weight.grad for s in owned}

@@ -35,7 +35,6 @@ from pipeconform.adapter import (
     StageOperations,
     StepResult,
     TensorParallelClaim,
-    TensorSpec,
     TracingClaim,
     module_gradients,
     module_state,
@@ -43,6 +42,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
 from pipeconform.adapters.torch_batches import step_arguments
+from pipeconform.adapters.torch_declared import axis_of, declared
 from pipeconform.stage_wrapping import bare, wrapped
 
 _CAPABILITIES = Capabilities(
@@ -196,7 +196,7 @@ class _TorchPipeline:
                 s,
                 len(plan.stages),
                 plan.ranks.device,
-                **_declared(plan, s),
+                **declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
                 **_mesh_for(plan),
@@ -302,21 +302,6 @@ def _named(schedule: str) -> Any:
     return schedules.get_schedule_class(schedule)
 
 
-def _declared(plan: Plan, stage: int) -> dict[str, Any]:
-    """The user's declaration of a stage's boundaries: with it torch does not exchange shapes."""
-    if plan.declared is None:
-        return {}
-
-    def example(specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
-        return tuple(
-            torch.empty(one.shape, dtype=one.dtype, device="meta", requires_grad=one.requires_grad)
-            for one in specs
-        )
-
-    said = plan.declared[stage]
-    return {"input_args": example(said.inputs), "output_args": example(said.outputs)}
-
-
 def _split_along(batch_dim: int) -> dict[str, Any]:
     """The dimension in which a model's only input is split and its only output merged, if not 0."""
     if not batch_dim:
@@ -355,8 +340,7 @@ def _mesh_for(plan: Plan) -> dict[str, Any]:
 
 def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:
     """The axis of a stage's mesh over which tensors between stages are cut: torch asks for it by name and size."""
-    assert mesh.mesh_dim_names is not None
-    axis = mesh[mesh.mesh_dim_names[-1]]
+    axis = axis_of(mesh)
     return lambda names, layout: axis
 
 

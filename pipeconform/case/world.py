@@ -76,7 +76,7 @@ class World(Strict, frozen=True, kw_only=True):
 
 def impossible_world(world: World, model: Model) -> Iterator[str]:
     """Yield the reasons why the pipelines of a world are impossible."""
-    if world.declared and (world.misplan is not None or world.is_parallel or model.split is not None):
+    if world.declared and (world.misplan is not None or _cuts_more(world) or model.split is not None):
         yield (
             f"world.declared {world.declared!r} needs stages that are given one by one, on one rank each, without "
             f"world.misplan"
@@ -103,3 +103,8 @@ def impossible_world(world: World, model: Model) -> Iterator[str]:
     )
     if world.replicas is not None and world.replicas.wrapper != "fully_shard":
         yield "world.tensor needs replicas in 'fully_shard': DistributedDataParallel takes no cut parameters"
+
+
+def _cuts_more(world: World) -> bool:
+    """Whether stages have replicas, or are cut in more than the tensors between them."""
+    return world.replicas is not None or (world.tensor is not None and not world.tensor.boundary)

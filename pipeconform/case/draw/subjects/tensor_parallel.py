@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import Case, Optimize, Step, Zero
+from msgspec import structs
+
+from pipeconform.case.case import Case, Optimize, Step, World, Zero
 from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
@@ -22,6 +24,14 @@ def _cut(d: Drawing, others: Others) -> TensorParallel:
 
 def _placed(d: Drawing, others: Others) -> TensorParallel:
     return TensorParallel(others=others, boundary=d.pick(claim_of(d).boundaries))
+
+
+def _between(d: Drawing) -> World:
+    """Draw what passes between stages, and sometimes that the user declares it."""
+    world = cut(_placed)(d)
+    if world.replicas is not None or Feature.DECLARED_BOUNDARIES not in d.features:
+        return world
+    return structs.replace(world, declared=d.pick(["", "examples", "exact"]))
 
 
 def _given(d: Drawing, others: Others) -> TensorParallel:
@@ -66,7 +76,7 @@ PLACED = Subject(
     found=lambda case: bool(_tensor(case).boundary),
     least_stages=2,
     most_replicas=1,
-    world=cut(_placed),
+    world=_between,
     without=with_whole_stages,
     control="with every stage on one rank and ordinary tensors between stages",
 )
