@@ -1,12 +1,12 @@
 """TORCH_DISTRIBUTED_DEBUG=DETAIL ends steps that are right.
 
-What: with DETAIL each stage's inputs, outputs and gradients are compared with what shape inference saw. It also refuses
-  (a) a received tensor that needs a gradient and that the stage does not use, or of which it uses what has no gradient
-  (a comparison, a detached copy), traced stages included: "expected metadata, got None"; (b) a batch whose memory is
-  laid out otherwise than the first one's, such as a slice of a wider tensor: "stride mismatch"; (c) DTensors between
-  stages that are slices, as with microbatches of one sample whose sequence is cut: their strides are not those of a
-  new tensor, although they are contiguous. The rank raises alone, and the others wait. Without DETAIL the same steps give right gradients. Who switches it on to look for an error finds
-  this one instead, which is none.
+What: with DETAIL each stage's inputs, outputs and gradients are compared with what shape inference saw. It also
+  refuses (a) a received tensor that needs a gradient and that the stage does not use, or of which it uses what has no
+  gradient (a comparison, a detached copy), traced stages included: "expected metadata, got None"; (b) a batch whose
+  memory is laid out otherwise than the first one's, such as a slice of a wider tensor: "stride mismatch"; (c)
+  DTensors between stages that are slices, as with microbatches of one sample whose sequence is cut: their strides are
+  not those of a new tensor, although they are contiguous. The rank raises alone, and the others wait. Without DETAIL
+  the same steps give right gradients. Who switches it on to look for an error finds this one instead, which is none.
 Where: torch 2.13.0, distributed/pipelining/stage.py, backward_one_chunk, line 1045 (a), forward_one_chunk, line 884
   (b), (c); _utils.py, validate_tensors_metadata and _TensorMeta.get_diff.
 Why: (a) a gradient that is None is sent back as zeros, which get_bwd_send_ops (line 589) makes; the comparison comes

@@ -47,7 +47,7 @@ def dtensors_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:
     """A DTensor that a stage hands over arrives in the next stage as a DTensor on the mesh of the receiving
     ranks, with the same placements and global shape and, on every rank, that rank's own part bit for bit,
     whether the next stage lives on another rank or on the same one; outputs, losses and gradients are the
-    reference's.
+    reference's. The same holds where the user declares the boundaries.
 
     Only the local part is sent. An engine that rebuilds the tensor without its placements hands over a part
     as if it were the whole, and nothing fails until some shape does not fit.
