@@ -19,7 +19,6 @@ def declared(plan: Plan, stage: int) -> dict[str, Any]:
     """The user's declaration of a stage's boundaries: with it torch does not exchange shapes."""
     if plan.declared is None:
         return {}
-
     said, cut = plan.declared[stage], plan.tensor_parallel
     placed = None if cut is None else cut.boundary
     if placed is None:

@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from pipeconform.adapter import Feature
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.adapters.torch_release import CLASSES
-from pipeconform.adapters.torch_tables import declared_table, load_table
+from pipeconform.adapters.torch_tables import declared_table, load_table, written_table
 
 CLAIMED = TorchPipelining().describe().capabilities
 
@@ -33,8 +33,9 @@ def test_a_schedule_without_the_parameter_lacks_the_feature(claim, setting, feat
     assert (feature in CLAIMED.under(claim).features) == taken
 
 
-def test_schedules_of_the_runtime_that_loads_tables_take_a_table_of_the_users_own():
-    taken = {one.name for one in CLAIMED.schedules if Feature.TABLES in CLAIMED.under(one).features}
+@pytest.mark.parametrize("feature", [Feature.TABLES, Feature.WRITTEN_TABLES])
+def test_schedules_of_the_runtime_that_loads_tables_take_and_write_tables(feature):
+    taken = {one.name for one in CLAIMED.schedules if feature in CLAIMED.under(one).features}
 
     assert taken == {
         "Interleaved1F1B",
@@ -55,5 +56,12 @@ def test_a_table_of_the_users_own_is_what_the_runtime_then_declares():
         load_table(runtime, table)
 
         assert declared_table(runtime) == table
+
+        written = written_table(runtime)
+        again = schedules._PipelineScheduleRuntime(stages, 2, loss_fn=nn.functional.mse_loss)
+        load_table(again, written, form="compute_comms")
+
+        assert "1UNSHARD" in written
+        assert again.pipeline_order_with_comms == runtime.pipeline_order_with_comms
     finally:
         dist.destroy_process_group()
