@@ -205,8 +205,7 @@ class _TorchPipeline:
         }
         stages = list(self._stages.values())
         # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
-        known = plan.schedule in torch_release.CLASSES
-        schedule_class: Any = torch_release.CLASSES[plan.schedule] if known else _named(plan.schedule)
+        schedule_class: Any = _named(plan.schedule)
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         specs = {
             **_split_along(plan.batch_dim),
@@ -229,9 +228,10 @@ class _TorchPipeline:
         if plan.table is not None:
             torch_tables.load_table(self._schedule, plan.table)
         if plan.rewritten:
-            written = torch_tables.written_table(self._schedule)
-            self._schedule = make(schedules._PipelineScheduleRuntime, loss_fn=_loss_of(plan))
-            torch_tables.load_table(self._schedule, written, form="compute_comms")
+            for form in ("compute_only", "compute_comms"):
+                written = torch_tables.written_table(self._schedule, form=form)
+                self._schedule = make(schedules._PipelineScheduleRuntime, loss_fn=_loss_of(plan))
+                torch_tables.load_table(self._schedule, written, form=form)
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -298,7 +298,9 @@ class _TorchPipeline:
 
 
 def _named(schedule: str) -> Any:
-    """Return torch's schedule class with this name."""
+    """Return torch's schedule class with this name; torch itself knows all but one by name."""
+    if schedule == "ForwardOnly":
+        return torch_release.CLASSES[schedule]
     return schedules.get_schedule_class(schedule)
 
 

@@ -34,9 +34,9 @@ def load_table(schedule: Any, text: str, *, form: str = "compute_only") -> None:
         schedule._load_csv(str(path), format=form)
 
 
-def written_table(schedule: Any) -> str:
-    """What a runtime will do, with sends and receives, as torch writes it to a file."""
+def written_table(schedule: Any, *, form: str) -> str:
+    """What a runtime will do, as torch writes it to a file: with sends and receives in ``compute_comms``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
-        schedule._dump_csv(str(path), format="compute_comms")
+        schedule._dump_csv(str(path), format=form)
         return path.read_text()

@@ -57,7 +57,7 @@ def test_a_table_of_the_users_own_is_what_the_runtime_then_declares():
 
         assert declared_table(runtime) == table
 
-        written = written_table(runtime)
+        written = written_table(runtime, form="compute_comms")
         again = schedules._PipelineScheduleRuntime(stages, 2, loss_fn=nn.functional.mse_loss)
         load_table(again, written, form="compute_comms")
 

@@ -31,7 +31,7 @@ def _between(d: Drawing) -> World:
     world = cut(_placed)(d)
     if world.replicas is not None or Feature.DECLARED_BOUNDARIES not in d.features:
         return world
-    return structs.replace(world, declared=d.pick(["", "examples", "exact"]))
+    return structs.replace(world, declared=d.pick(["exact", "", "examples"]))
 
 
 def _given(d: Drawing, others: Others) -> TensorParallel:
