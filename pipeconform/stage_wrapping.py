@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Placement
 
     from pipeconform.adapter import CutLayer, HeldBatch, Plan
 
-__all__ = ["bare", "placement_of_held", "wrapped"]
+__all__ = ["axis_of_parts", "bare", "placed", "placement_of_held", "wrapped"]
 
 
 def wrapped(plan: Plan, stage: int, module: nn.Module) -> nn.Module:
@@ -68,6 +69,21 @@ def placement_of_held(held: HeldBatch) -> Any:
     return Replicate() if held == "whole" else Shard({"samples": 0, "sequence": 1, "width": -1}[held])
 
 
+def axis_of_parts(mesh: DeviceMesh) -> DeviceMesh:
+    """The axis of a stage's mesh over which its tensors are cut."""
+    assert mesh.mesh_dim_names is not None
+    return mesh[mesh.mesh_dim_names[-1]]
+
+
+def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """A tensor that every rank has whole, as a `DTensor`; nothing is sent."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    made: DTensor = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    handed: DTensor = made.redistribute(placements=[placement])
+    return handed
+
+
 def _replicas(plan: Plan, stage: int) -> DeviceMesh:
     """The replicas of a stage as a mesh: an axis of the stage's mesh if the stage is also cut."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -88,8 +104,7 @@ def _cut(plan: Plan, stage: int, module: nn.Module) -> None:
         return
     from torch.distributed.tensor.parallel import PrepareModuleInputOutput, parallelize_module
 
-    assert mesh.mesh_dim_names is not None
-    axis = mesh[mesh.mesh_dim_names[-1]]
+    axis = axis_of_parts(mesh)
     parallelize_module(module, axis, {name: _style(layer) for name, layer in how.layers[stage].items()})
     if how.stream != "whole":
         whole, part = placement_of_held("whole"), placement_of_held(how.stream)

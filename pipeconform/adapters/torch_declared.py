@@ -1,4 +1,4 @@
-"""What the user of torch's stages declares of their boundaries, and the mesh of those that are cut."""
+"""What the user of torch's stages declares of their boundaries."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
 
 from pipeconform.adapter import Held, Plan, TensorSpec
-from pipeconform.stage_wrapping import placement_of_held
+from pipeconform.stage_wrapping import axis_of_parts, placed, placement_of_held
 
-__all__ = ["axis_of", "declared"]
+__all__ = ["declared"]
 
 
 def declared(plan: Plan, stage: int) -> dict[str, Any]:
@@ -20,14 +19,14 @@ def declared(plan: Plan, stage: int) -> dict[str, Any]:
     if plan.declared is None:
         return {}
     said, cut = plan.declared[stage], plan.tensor_parallel
-    placed = None if cut is None else cut.boundary
-    if placed is None:
+    held = None if cut is None else cut.boundary
+    if held is None:
         return {"input_args": _examples(said.inputs), "output_args": _examples(said.outputs)}
     mesh, last = plan.ranks.mesh, len(plan.stages) - 1
     assert mesh is not None
-    axis = axis_of(mesh)
-    inputs = _examples(said.inputs, *((axis, placed) if stage else ()))
-    outputs = _examples(said.outputs, *((axis, placed) if stage < last else ()))
+    axis = axis_of_parts(mesh)
+    inputs = _examples(said.inputs, *((axis, held) if stage else ()))
+    outputs = _examples(said.outputs, *((axis, held) if stage < last else ()))
     found: dict[str, Any] = {"input_args": inputs, "output_args": outputs}
     if any(one.requires_grad for one in said.outputs):  # of what is cut, torch wants to know gradients, too
         found |= {"input_grads": _gradients(inputs), "output_grads": _gradients(outputs)}
@@ -42,17 +41,10 @@ def _examples(
     for one in specs:
         made = torch.empty(one.shape, dtype=one.dtype, device="meta")
         if mesh is not None:
-            whole = DTensor.from_local(made, mesh, [Replicate()], run_check=False)
-            made = whole.redistribute(placements=[placement_of_held(held)])
+            made = placed(made, mesh, placement_of_held(held))
         found.append(made.detach().requires_grad_(one.requires_grad))
     return tuple(found)
 
 
 def _gradients(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     return tuple(one.detach() if one.requires_grad else None for one in examples)
-
-
-def axis_of(mesh: DeviceMesh) -> DeviceMesh:
-    """The axis of a stage's mesh over which tensors between stages are cut."""
-    assert mesh.mesh_dim_names is not None
-    return mesh[mesh.mesh_dim_names[-1]]

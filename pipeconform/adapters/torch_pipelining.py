@@ -42,8 +42,8 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
 from pipeconform.adapters.torch_batches import step_arguments
-from pipeconform.adapters.torch_declared import axis_of, declared
-from pipeconform.stage_wrapping import bare, wrapped
+from pipeconform.adapters.torch_declared import declared
+from pipeconform.stage_wrapping import axis_of_parts, bare, wrapped
 
 _CAPABILITIES = Capabilities(
     schedules=(
@@ -342,7 +342,7 @@ def _mesh_for(plan: Plan) -> dict[str, Any]:
 
 def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:
     """The axis of a stage's mesh over which tensors between stages are cut: torch asks for it by name and size."""
-    axis = axis_of(mesh)
+    axis = axis_of_parts(mesh)
     return lambda names, layout: axis
 
 

@@ -14,9 +14,9 @@ from pipeconform.adapter import TensorParallel
 from pipeconform.case.case import Case
 from pipeconform.case.tensor_parallel import TensorParallel as TensorParallelCase
 from pipeconform.case.tensor_parallel import layers_of
-from pipeconform.stage_wrapping import placement_of_held
+from pipeconform.stage_wrapping import axis_of_parts, placed, placement_of_held
 
-__all__ = ["Edges", "axis_of_parts", "edges_of", "placed", "tensor_parallel_of"]
+__all__ = ["Edges", "edges_of", "tensor_parallel_of"]
 
 
 def tensor_parallel_of(case: Case) -> TensorParallel | None:
@@ -106,19 +106,6 @@ class Edges:
 def _gathered(x: DTensor) -> Tensor:
     whole: Tensor = x.redistribute(placements=[Replicate()]).to_local()
     return whole
-
-
-def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
-    """A tensor that every rank has whole, as a `DTensor`; nothing is sent."""
-    made: DTensor = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-    handed: DTensor = made.redistribute(placements=[placement])
-    return handed
-
-
-def axis_of_parts(mesh: DeviceMesh) -> DeviceMesh:
-    """The axis of a stage's mesh over which its tensors are cut."""
-    assert mesh.mesh_dim_names is not None
-    return mesh[mesh.mesh_dim_names[-1]]
 
 
 def edges_of(case: Case, mesh: DeviceMesh | None) -> Edges | None:

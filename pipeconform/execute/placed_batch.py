@@ -10,8 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from pipeconform.adapter import Batch, HeldBatch
 from pipeconform.case.tensor_parallel import TensorParallel
-from pipeconform.execute.cutting import axis_of_parts, placed
-from pipeconform.stage_wrapping import placement_of_held
+from pipeconform.stage_wrapping import axis_of_parts, placed, placement_of_held
 
 __all__ = ["placed_batch"]
 

@@ -33,6 +33,8 @@ __all__ = [
     "worded",
 ]
 
+_EVERYWHERE = ("batch", "source", "mode")
+"""Mistakes that show on every rank."""
 _LEARNT = frozenset(
     {
         MistakeKind.INPUT_SHAPE,
@@ -94,7 +96,7 @@ class Aftermath:
         """The ranks of the world on which a mistake shows first."""
         assert self.evidence is not None
         placement, pipelines = self.evidence.placement, self.case.world.pipelines
-        if mistake.where in ("batch", "source", "mode"):
+        if mistake.where in _EVERYWHERE:
             return frozenset(rank for ranks in pipelines for rank in ranks)
         stage = {"input": 0, "loss": len(placement) - 1}.get(mistake.where, mistake.stage)
         return frozenset(ranks[position] for ranks in pipelines for position in placement[stage])
@@ -241,7 +243,7 @@ def _of_others(
     aftermath: Aftermath, mistake: Mistake, owners: frozenset[int], finding: Callable[..., Finding]
 ) -> Iterator[Finding]:
     """If promised, the errors of the other ranks name the stage from which the error came."""
-    if not aftermath.errors.tells_others or mistake.where in ("input", "batch", "source", "mode"):
+    if not aftermath.errors.tells_others or mistake.where in ("input", *_EVERYWHERE):
         return
     stage = aftermath.case.num_stages - 1 if mistake.where == "loss" else mistake.stage
     for rank, failed in aftermath.failed.items():
