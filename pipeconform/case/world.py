@@ -78,8 +78,8 @@ def impossible_world(world: World, model: Model) -> Iterator[str]:
     """Yield the reasons why the pipelines of a world are impossible."""
     if world.declared and (world.misplan is not None or _cuts_more(world) or model.split is not None):
         yield (
-            f"world.declared {world.declared!r} needs stages that are given one by one, on one rank each, without "
-            f"world.misplan"
+            f"world.declared {world.declared!r} needs stages that are given one by one, each on one rank or with "
+            f"no more than the tensors between them cut, without world.misplan"
         )
     if world.recompute and model.split is not None:
         yield "world.recompute needs stages that are given one by one: it cannot be combined with model.split"
