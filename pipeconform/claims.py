@@ -296,7 +296,8 @@ class BoundaryClaim:
     """What may cross from one stage to the next."""
 
     max_tensors: int = 1
-    containers: tuple[Literal["tensor", "tuple", "list"], ...] = ("tensor",)
+    containers: tuple[Literal["tensor", "tuple", "list", "mapping"], ...] = ("tensor",)
+    """What a stage may hand on. Mappings are not drawn; with them, one in a first step is not called a mistake."""
     dtypes: tuple[str, ...] = ("float32",)
     min_ndim: int = 2
     max_ndim: int = 3

@@ -58,7 +58,7 @@ _CAPABILITIES = Capabilities(
     ),
     boundary=BoundaryClaim(
         max_tensors=8,
-        containers=("tensor", "tuple", "list"),
+        containers=("tensor", "tuple", "list", "mapping"),
         dtypes=("float64", "float32", "bfloat16", "float16"),
         no_grad_tensors=True,
         non_float_tensors=True,

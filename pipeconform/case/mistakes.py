@@ -6,13 +6,13 @@ would do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pipeconform.case.strict import Strict
 from pipeconform.claims import MistakeKind
 
-__all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
+__all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake", "is_wrong_at_once"]
 
 Where = Literal[
     "input", "output", "gradient", "batch", "source", "mode", "forward", "backward", "loss", "reduction"
@@ -125,6 +125,16 @@ class Mistake(Strict, frozen=True, kw_only=True):
             "gradient": f"a hook turns the gradient of stage {self.stage}'s output into",
         }[self.where]
         return f"{subject} {what}{which}"
+
+
+def is_wrong_at_once(mistake: Mistake, *, containers: Collection[str]) -> bool:
+    """Whether the mistake is one in a first step, too, and not only unlike the steps before it.
+
+    How many tensors a stage hands on, and in which of the `containers` that may cross, its first step decides.
+    """
+    if mistake.where != "output":
+        return True
+    return mistake.how not in ("more", "fewer") and not (mistake.how == "mapping" and "mapping" in containers)
 
 
 _BATCHES: dict[How, str] = {

@@ -19,7 +19,7 @@ from pipeconform.case.draw.subjects.clipped import clips_as_claimed
 from pipeconform.case.draw.traits import all_traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.freezing import is_trainable
-from pipeconform.case.mistakes import Mistake
+from pipeconform.case.mistakes import Mistake, is_wrong_at_once
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
@@ -47,6 +47,7 @@ class Scope:
             self._is_about_no_more(case, origin)
             and self._has_claimed_sizes(case)
             and self._has_a_claimed_model(case)
+            and self._is_wrong_at_once(case)
             and _computes(case)
             and _shows(case)
             and self._is_laid_out(case)
@@ -89,6 +90,12 @@ class Scope:
             and case.loss.reduction in own.reductions
             and case.loss.kind in own.losses
         )
+
+    def _is_wrong_at_once(self, case: Case) -> bool:
+        """Whether a mistake that only a step before it makes one has such a step."""
+        first, own = case.runs[0], self.limits.capabilities.under(self.claim)
+        mistake = first.mistake if isinstance(first, Train) else None
+        return mistake is None or is_wrong_at_once(mistake, containers=own.boundary.containers)
 
     def _is_laid_out(self, case: Case) -> bool:
         """Whether ties and mistakes by hand are possible with the ranks that own the stages."""

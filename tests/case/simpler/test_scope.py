@@ -304,6 +304,30 @@ def test_what_is_not_claimed_is_not_run_instead(case: Case, less: Capabilities) 
     assert not _holds(case, capabilities=less)
 
 
+MAPPING = Mistake(where="output", how="mapping", stage=0)
+TOO_MANY = Mistake(where="output", how="more", stage=0)
+NOTHING = Mistake(where="output", how="none", stage=0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "containers", "at_once"),
+    [
+        (NOTHING, ("tensor", "mapping"), True),
+        (MAPPING, ("tensor",), True),
+        (MAPPING, ("tensor", "mapping"), False),
+        (TOO_MANY, ("tensor",), False),
+    ],
+)
+def test_what_only_a_step_before_makes_wrong_keeps_that_step(mistake, containers, at_once) -> None:
+    """An engine that carries mappings hands on the first one that it gets, rightly."""
+    able, wrong = _narrowed(containers=containers), structs.replace(STEP, mistake=mistake)
+    later = _case(program=(STEP, Zero(), wrong))
+
+    assert _holds(later, focus=Focus.WRONG_VALUES, capabilities=able)
+    found = _holds(_case(program=(wrong,)), origin=later, focus=Focus.WRONG_VALUES, capabilities=able)
+    assert found is at_once
+
+
 def test_a_sequence_makes_a_third_dimension() -> None:
     needs_three = _narrowed(min_ndim=3)
 

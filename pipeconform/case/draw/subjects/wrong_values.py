@@ -7,7 +7,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import Drawn, Moment, is_about, mistaken, right
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.case.mistakes import How, Mistake
+from pipeconform.case.mistakes import How, Mistake, is_wrong_at_once
 from pipeconform.claims import MistakeKind
 
 
@@ -18,12 +18,9 @@ def _drawn(d: Drawing, model: Model, moment: Moment) -> Drawn:
         return Mistake(where="input", how=how), d.pick([True, False])
     if how == "object":
         how = d.pick(["object", "mapping"])
-    # how many there must be, a stage knows from a right step
-    later = moment.once or how in ("more", "fewer") or d.pick([True, False])
-    return (
-        Mistake(where="output", how=how, stage=stage, microbatch=moment.microbatch, early=moment.early),
-        later,
-    )
+    wrong = Mistake(where="output", how=how, stage=stage, microbatch=moment.microbatch, early=moment.early)
+    at_once = is_wrong_at_once(wrong, containers=d.boundary.containers)
+    return wrong, moment.once or not at_once or d.pick([True, False])
 
 
 WRONG_VALUES = Subject(
