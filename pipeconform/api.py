@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Unpack
 from pipeconform.campaign.options import Options
 from pipeconform.commands.certify import certify_implementation
 from pipeconform.commands.engine import arguments, drive
+from pipeconform.commands.folders import claimed
 from pipeconform.commands.options import Where
-from pipeconform.errors import HarnessError, UsageError
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import Result, read_result
 from pipeconform.spec.selection import parse_ranks
@@ -48,7 +48,9 @@ def judge_implementation(
 
     Raises:
         UsageError: a name, the adapter or the expectations file is wrong.
+        BadResultError: `out` cannot be written to, or another run is using it.
         HarnessError: the harness failed; cells that could not be judged have the status ``error``.
+        KeyboardInterrupt: the run was interrupted; ``result.json`` has what was judged.
     """
     options = Options(
         implementation=impl,
@@ -61,16 +63,14 @@ def judge_implementation(
         **where,
     )
     path = out / RESULT_NAME
-    path.unlink(missing_ok=True)  # an older run's result could be mistaken for this one's
-    ended = drive(arguments(options, out=out, expectations=expectations, workers=workers, live=False))
-    if ended.usage:
-        raise UsageError("\n".join(ended.usage))
-    if ended.gave_up or ended.failures:
-        raise HarnessError(ended.gave_up or ended.failures[0])
-    result = read_result(path)
-    from pipeconform.commands.for_ci import write_junit  # noqa: PLC0415 - loads all that reports are made of
+    with claimed(out, remedy="choose another `out`"):
+        path.unlink(missing_ok=True)  # an older run's result could be mistaken for this one's
+        ended = drive(arguments(options, out=out, expectations=expectations, workers=workers, live=False))
+        ended.require()
+        result = read_result(path)
+        from pipeconform.commands.for_ci import write_junit  # noqa: PLC0415 - loads all that reports are made of
 
-    write_junit(result, out, expectations=expectations)
+        write_junit(result, out, expectations=expectations)
     return result
 
 
@@ -109,7 +109,7 @@ def verify(
 
     Raises:
         BadPackageError: the package cannot be read.
-        UsageError: the implementation cannot be used.
+        UsageError: `rerun` without `impl` or the other way round, or the implementation cannot be used.
         HarnessError: the harness failed.
     """
     from pipeconform.certificate.verification import verify_package  # noqa: PLC0415 - imports torch

@@ -115,6 +115,9 @@ def decoded_json(
     """
     try:
         raw = data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as reason:
+        raise error(f"{source}: not text in UTF-8 (character {reason.start})") from None
+    try:
         found = msgspec.json.decode(raw, type=kind, dec_hook=dec_hook)
     except msgspec.ValidationError as reason:
         raise error(f"{source}: not {what}: {unreadable(reason)}") from None

@@ -71,3 +71,8 @@ def test_files_of_the_same_kind_are_named_beside_one_that_is_missing(tmp_path):
     with pytest.raises(BadCaseError) as caught:
         file_bytes(tmp_path / "case-onee.json", error=BadCaseError)
     assert str(caught.value).endswith("; nearest: case-one.json")
+
+
+def test_text_that_is_no_unicode_is_refused():
+    with pytest.raises(BadCaseError, match="a text: not text in UTF-8"):
+        decoded_json('{"a": "\udcff"}', dict, source="a text", what="an object", error=BadCaseError)

@@ -64,7 +64,7 @@ class RemoteCrew:
     def __init__(
         self, hub: Hub, quorum: Quorum, setting: Setting, *, size: int, formation_limit: float
     ) -> None:
-        self._hub, self._muster, self._setting = hub, quorum, setting
+        self._hub, self._quorum, self._setting = hub, quorum, setting
         self._size, self._formation_limit = size, formation_limit
         self._group: RemoteGroup | None = None
         self._formed = False
@@ -90,7 +90,7 @@ class RemoteCrew:
             if not self._group.exits and all(one.agent.alive for one in self._group.channels):
                 return
             self.discard()
-        if self._muster.complete:
+        if self._quorum.complete:
             self._fork()
 
     def _fork(self) -> None:
@@ -121,7 +121,7 @@ class RemoteCrew:
             VariantError: a rank does not see the environment's variables as they should be.
         """
         while not (self._formed and self._group is not None):
-            self._muster.wait(self._size)
+            self._quorum.wait(self._size)
             self.form()
             if self._group is not None and self._set_up():
                 self._formed = True

@@ -111,7 +111,7 @@ def scatter_sum(base: Ball | None, source: Ball, add: Callable[[Tensor | None, T
 
 def _index_put(call: Call) -> Ball:
     base, values = call.ball("self"), call.ball("values")
-    indices = [None if i is None else i for i in call["indices"]]
+    indices = list(call["indices"])
 
     def put(start: Tensor | None, part: Tensor) -> Tensor:
         start = torch.zeros_like(base.mid) if start is None else start

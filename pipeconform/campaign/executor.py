@@ -138,8 +138,8 @@ class Executor:
         )
         size = self._world_size(case)
         pool = self.pools.of_size(size)
-        # what an error leaves behind in a process must not accuse the cases after it: ERR-11 asks about that
-        # after an error gloo's groups end cleanly, and others are aborted: their processes are used no further
+        # What an error leaves behind in a process must not accuse the cases after it (ERR-11 asks about it). Another
+        # mistaken case may follow where groups end cleanly after errors, as gloo's do; other backends' are aborted.
         spoiled = size in self.mistaken and not (case.is_mistaken and self.pools.devices.ends_after_errors)
         if self.capabilities.fresh_process_per_build or spoiled:
             pool.restart()
@@ -252,7 +252,7 @@ class Executor:
 
     @property
     def _oracle_limit(self) -> float:
-        """A shorter limit for cases, where hangs are not proved, is none for the answer to them."""
+        """The oracle's limit is never shorter than `TIME_LIMIT`: it computes where no hang is to be found."""
         return max(self.time_limit, TIME_LIMIT)
 
     def _world_size(self, case: Case) -> int:

@@ -7,12 +7,13 @@ execution of a case is meant, so that what confirms a violation is never the exe
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from pipeconform.writing import whole_file
 
 __all__ = ["Store"]
 
@@ -42,10 +43,8 @@ class Store:
         data = msgspec.msgpack.encode(execution)
         self._keep(key, data)
         if self._folder is not None:
-            part = self._folder / f".{key}.{os.getpid()}"
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), whole_file(self._folder / key) as part:
                 part.write_bytes(data)
-                part.replace(self._folder / key)
 
     def _keep(self, key: str, data: bytes) -> None:
         self._bytes += len(data) - len(self._kept.pop(key, b""))

@@ -218,7 +218,7 @@ class AskedOfWrapper:
         return () if control is None else ((PLAIN_TRAINING, control),)
 
     def surroundings(self, case: WrapperCase) -> None:
-        """None: all ranks have the wrapped module."""
+        """Return None, because every rank has the wrapped module: there is nothing around it."""
 
     def instead(self, row: Requirement) -> AskedOfWrapper:
         """What another requirement would ask of the same cases."""

@@ -124,11 +124,11 @@ class WrapperRunner:
         return Judged(outcomes, worst_ratio=gauge.worst, compared=gauge.compared)
 
     def repetitions(self, row: Requirement, execution: VerdictVector, *, anew: bool) -> int:
-        """0: no wrapper requirement executes a case again."""
+        """Return 0, because no wrapper requirement executes a case again."""
         return 0
 
     def localised(self, case: WrapperCase, outcomes: Sequence[Outcome]) -> None:
-        """None: a replica is not divided into stages."""
+        """Return None, because a replica is not divided into stages."""
 
     def can_localise(self, outcome: Outcome) -> bool:
         """False: a replica is not divided into stages."""

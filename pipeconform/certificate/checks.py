@@ -33,6 +33,7 @@ from pipeconform.certificate.package import Doubt, Package, manifest_doubts, rea
 from pipeconform.certificate.packing import view_doubts
 from pipeconform.certificate.parts import parse_shard
 from pipeconform.errors import BadPackageError, TooLargeError, UsageError
+from pipeconform.plural import plural
 from pipeconform.spec import STANDARD_VERSION, CertificationLevel, certification_level, mandatory
 
 __all__ = ["Checked", "check_contents", "check_files", "check_package", "list_of", "sound_contents"]
@@ -101,7 +102,7 @@ def sound_contents(path: Path) -> Contents:
     checked = check_package(path)
     if checked.doubts or checked.contents is None:
         more = len(checked.doubts) - 1
-        rest = f" (and {more} more doubts; 'pipeconform verify' prints all)" if more else ""
+        rest = f" (and {plural(more, 'more doubt')}; 'pipeconform verify' prints all)" if more else ""
         raise BadPackageError(f"{path}: {checked.doubts[0]}{rest}")
     return checked.contents
 

@@ -46,9 +46,13 @@ def verify_package(
 
     Raises:
         BadPackageError: the package cannot be read at all.
-        UsageError: the implementation cannot be used.
+        UsageError: `rerun` without `options` or the other way round, or the implementation cannot be used.
         HarnessError: the harness failed.
     """
+    if bool(rerun) != (options is not None):
+        raise UsageError(
+            "cases are executed again on an implementation: give both their number and the implementation"
+        )
     checked = check_package(package)
     if public_key is not None:
         checked = _signature_checked(checked, package, public_key)

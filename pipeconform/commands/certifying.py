@@ -6,7 +6,6 @@ import datetime
 import functools
 import io
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import click
 
 from pipeconform.attach.session import attached_devices, kept_controller
 from pipeconform.campaign.kept import read_judged
@@ -43,7 +40,8 @@ from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.claimed_for import refusal_text
-from pipeconform.commands.engine import Ended, arguments, drive
+from pipeconform.commands.engine import arguments, drive, unjudged
+from pipeconform.commands.folders import claimed, emptied
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.execute.engine import Component
 from pipeconform.execute.source import Source
@@ -118,6 +116,7 @@ def certified(
     )
     telling = functools.partial(_telling_if_interrupted, work, shard=shard or "", workers=workers, log=log)
     with ExitStack() as stack:
+        stack.enter_context(claimed(work, remedy="wait for its end, or certify in another directory"))
         with telling():
             if attach is not None:
                 there = attached_devices(
@@ -152,7 +151,7 @@ def _telling_if_interrupted(
 ) -> Iterator[None]:
     try:
         yield
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         log(interruption(work, shard=shard, workers=workers, all_judged=all_judged))
         raise
 
@@ -205,29 +204,15 @@ def _check_writable(path: Path) -> None:
 
 
 def _judge(options: Options, *, work: Path, workers: str | None, live: bool) -> Result:
-    shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run do not belong to this one
+    emptied(work)  # cases of an earlier run do not belong to this one
     ended = drive(arguments(options, out=work, workers=workers, live=live))
-    _require_end(ended)
+    ended.require()
     result = read_result(work)
-    if ended.interrupted:
-        raise click.Abort
-    broken = next((cell for cell in result.cells if cell.status == "error" and not cell.violations), None)
-    if broken is not None:
-        raise HarnessError(
-            f"{broken.requirement} under {broken.schedule} could not be judged: {broken.reason.splitlines()[0]}"
-        )
+    if broken := unjudged(result.cells):
+        raise HarnessError(broken)
     if not any(cell.is_judged for cell in result.cells):
         raise NothingJudgedError("nothing was judged: the implementation claims nothing that the level needs")
     return result
-
-
-def _require_end(ended: Ended) -> None:
-    if ended.gave_up:
-        raise HarnessError(ended.gave_up)
-    if ended.usage:
-        raise UsageError("\n".join(ended.usage))
-    if ended.failures:
-        raise HarnessError(f"the suites failed: {ended.failures[0]}")
 
 
 def _contents(

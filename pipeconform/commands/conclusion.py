@@ -11,11 +11,11 @@ from typing import Literal
 
 import click
 
-from pipeconform.commands.engine import Ended
+from pipeconform.commands.engine import Ended, unjudged
 from pipeconform.commands.for_ci import tell_github, write_junit
 from pipeconform.commands.report import PAGE_NAME, write_page
 from pipeconform.commands.say import say, say_json
-from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
+from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError
 from pipeconform.report.causes import Known, causes_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.result import Result, as_json, read_result
@@ -49,10 +49,7 @@ def conclude(
         NothingJudgedError: the run ended normally but judged nothing.
         HarnessError: pytest or the suites failed, could not judge some cells, or the result could not be written.
     """
-    if ended.gave_up:
-        raise HarnessError(ended.gave_up)
-    if ended.usage:
-        raise UsageError("\n".join(ended.usage))
+    ended.require_begun()
     result = ended.result if ended.unwritten else None
     if written is not None and result is None:
         result = read_result(written)
@@ -85,8 +82,8 @@ def conclude(
         raise HarnessError(
             _failures(ended.failures).rstrip() + (f"\n{resuming}" if ends_early and resuming else "")
         )
-    if any(cell.status == "error" and not cell.violations for cell in cells):
-        raise HarnessError("some cells could not be judged; see ERR above for the reason")
+    if broken := unjudged(cells):
+        raise HarnessError(broken)
     if not any(cell.is_judged for cell in cells):
         raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
     problems = () if result is None or result.expectations is None else result.expectations.problems

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pipeconform.commands.checks import Check
 from pipeconform.errors import PipeconformError
+from pipeconform.plural import plural
 from pipeconform.ranks.devices import Devices, resolve
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.leased import leases_of
@@ -57,7 +58,7 @@ def _tried(devices: Devices) -> Iterator[Check]:
                 kinds = (
                     ", ".join(dict.fromkeys(devices.names[: devices.needed(ranks)])) or devices.device_type
                 )
-                text = f"{ranks} rank{'s'[: ranks - 1]}, {kinds}"
+                text = f"{plural(ranks, 'rank')}, {kinds}"
                 yield Check(
                     name="connection", state="ok", text=f"{text}, {devices.backend}: a sum and a ring"
                 )

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -16,10 +16,13 @@ import pytest
 
 from pipeconform.attach.session import Attach
 from pipeconform.campaign.options import Options
+from pipeconform.errors import HarnessError, UsageError
+from pipeconform.plural import plural
 from pipeconform.ranks.interrupts import remembered_interrupts
-from pipeconform.report.result import Result
+from pipeconform.report.result import Cell, Result
+from pipeconform.report.words import under
 
-__all__ = ["Ended", "arguments", "drive", "isolated"]
+__all__ = ["Ended", "arguments", "drive", "isolated", "unjudged"]
 
 CACHE_NAME = ".pytest_cache"
 """The folder, beside the result, in which pytest remembers which cells failed."""
@@ -52,6 +55,45 @@ class Ended:
     """Why the result file could not be written, and what was written instead."""
     kept: Path | None = None
     """Where the replacement was written."""
+
+    def require_begun(self) -> None:
+        """Raise why nothing was judged.
+
+        Raises:
+            UsageError: names, arguments or the adapter were refused.
+            HarnessError: the run gave up before it judged anything.
+        """
+        if self.gave_up:
+            raise HarnessError(self.gave_up)
+        if self.usage:
+            raise UsageError("\n".join(self.usage))
+
+    def require(self) -> None:
+        """Raise whatever ended the session before its end, for callers that want the whole result or none.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted.
+            UsageError: as `require_begun`.
+            HarnessError: as `require_begun`, or the suites failed, or the result could not be written.
+        """
+        self.require_begun()
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.failures:
+            raise HarnessError(f"the suites failed: {self.failures[0]}")
+        if self.unwritten:
+            raise HarnessError(self.unwritten)
+
+
+def unjudged(cells: Iterable[Cell]) -> str:
+    """Which cell the harness could not judge, and why; empty if there is none."""
+    broken = [cell for cell in cells if cell.status == "error" and not cell.violations]
+    if not broken:
+        return ""
+    first, more = broken[0], len(broken) - 1
+    rest = f" (and {plural(more, 'more cell')})" if more else ""
+    reason = first.reason.partition("\n")[0]
+    return f"{first.requirement}{under(first.schedule)} could not be judged{rest}: {reason}"
 
 
 def arguments(

@@ -86,9 +86,8 @@ def update(
         say(proposal.text, nl=False)
         return
     write_proposal(proposal, file)
-    entries = proposal.text.count("[[expect]]")
-    say(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
     written = read_expectations(file, drafts=True)
+    say(f"wrote {file}: entries: {len(written.entries)}, cases: {len(proposal.cases)}")
     for entry in () if before is None else before.entries:
         if not any(_is_same(entry, one) for one in written.entries):
             say(f"dropped {entry.label}: {entry.requirement} {entry.told}, which no longer shows")

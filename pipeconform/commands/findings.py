@@ -12,7 +12,7 @@ from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["describe_finding", "finding_named"]
 
-_LABEL = 11  # columns
+_LABEL, _WIDTH = 11, 88  # columns
 
 
 def finding_named(identifier: str) -> Known:
@@ -31,13 +31,13 @@ def finding_named(identifier: str) -> Known:
     )
 
 
-def describe_finding(one: Known, *, width: int = 88) -> str:
+def describe_finding(one: Known) -> str:
     """What is wrong, in what, what shows it, and where it is written up."""
     parts = [finding(one), ""]
     for name, text in _rows(one):
         parts += textwrap.wrap(
             text,
-            width,
+            _WIDTH,
             initial_indent=f"{name:<{_LABEL}}",
             subsequent_indent=" " * _LABEL,
             break_long_words=False,

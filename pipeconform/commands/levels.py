@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _BATCHES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
-_LABEL = 14  # columns
+_LABEL, _WIDTH = 14, 88  # columns
 
 
 def list_levels(levels: Sequence[CertificationLevel], *, version: str) -> str:
@@ -48,15 +48,15 @@ def list_changes(versions: Sequence[StandardVersion]) -> str:
     return "\n\n".join(describe_changes(version) for version in versions)
 
 
-def describe_changes(version: StandardVersion, *, width: int = 88) -> str:
+def describe_changes(version: StandardVersion) -> str:
     """What one version of the standard changed."""
     lines = [f"{version.version}  ({version.date})"]
     for change in version.changes:
-        lines += textwrap.wrap(change, width, initial_indent="  - ", subsequent_indent="    ")
+        lines += textwrap.wrap(change, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
     return "\n".join(lines)
 
 
-def describe_level(level: CertificationLevel, *, version: str, width: int = 88) -> str:
+def describe_level(level: CertificationLevel, *, version: str) -> str:
     """A level in full: what it demands, and whether this version of the standard can grant it."""
     everything = "; and whatever else its requirements need" if not level.not_claimed else ""
     absent = missing(level)
@@ -88,12 +88,12 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
             "Schedules": "",
         }
     parts = [f"level {level.title}  (standard {version})", ""]
-    parts += textwrap.wrap(level.summary, width, initial_indent="  ", subsequent_indent="  ")
+    parts += textwrap.wrap(level.summary, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     parts.append("")
     for name, text in rows.items():
         if text:
             label = f"{name:<{_LABEL}}  "
-            parts += textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label))
+            parts += textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label))
     if chosen:
         parts += ["", *_listed_by_chapter(level, chosen)]
     return "\n".join(parts)

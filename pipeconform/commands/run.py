@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,12 @@ import click
 from pipeconform.campaign.options import TIME_LIMIT, Options
 from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.engine import arguments, drive
+from pipeconform.commands.folders import claimed
 from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.options import device_options, impl_option, names, show_output_option
 from pipeconform.commands.resuming import chosen_folder, opened, resumed, settings_of
 from pipeconform.commands.say import say
-from pipeconform.errors import BadResultError, UsageError
+from pipeconform.errors import UsageError
 from pipeconform.execute.implementation import resolve
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
@@ -227,7 +225,7 @@ def _run(
             "pytest_args": pytest_args,
         }
     )
-    with _claimed(out):
+    with claimed(out):
         journal = opened(out, settings, resume=resume)
         if sys.stderr.isatty() and not quiet:
             say("starting: importing torch, then the implementation in a process of its own", err=True)
@@ -277,30 +275,6 @@ def _check_others(others: tuple[str, ...]) -> None:
             f"unexpected argument {others[0]!r}: name the implementation with --impl, and put arguments for "
             f"pytest, options first, after --"
         )
-
-
-@contextlib.contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """Lock a folder for this run: two runs that write to the same one would mix up their results.
-
-    Raises:
-        BadResultError: the folder cannot be written to, or another run is using it.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as error:
-        raise BadResultError(
-            f"cannot write results to {out}: {error.strerror or error}; choose another --out"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadResultError(f"another run is writing to {out}; choose another --out") from error
-        except OSError:
-            pass  # the file system has no locks
-        yield
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -205,5 +205,5 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as reason:
-        raise UsageError(f"cannot write {path}: {reason.strerror}") from None
+        raise UsageError(f"cannot write {path}: {reason.strerror or reason}") from None
     say(f"written: {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -114,7 +113,9 @@ def _time(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _duration(seconds: float) -> str:
     """``4.2 s``, ``3:05 min``, ``2:03:04 h``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    text = str(datetime.timedelta(seconds=round(seconds)))
-    return f"{text} h" if seconds >= 3600 else f"{text.partition(':')[2].lstrip('0') or '0'} min"
+    if (tenths := round(seconds, 1)) < 60:
+        return f"{tenths:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02} min"
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"

@@ -20,6 +20,7 @@ from pipeconform.gate.expectations import Expectation, ExpectationsFile
 from pipeconform.report.causes import causes_of
 from pipeconform.report.result import Cell, Result, Violation
 from pipeconform.showing import shown_line
+from pipeconform.writing import whole_file
 
 __all__ = ["Proposal", "covers", "propose", "toml_value", "write_proposal"]
 
@@ -144,8 +145,8 @@ def write_proposal(proposal: Proposal, path: Path) -> None:
     ]:
         target = path.parent / name
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+            with whole_file(target) as part:
+                part.write_bytes(data)
         except OSError as error:
             raise BadExpectationsError(f"cannot write {target}: {error.strerror or error}") from error
 

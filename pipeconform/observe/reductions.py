@@ -38,12 +38,10 @@ class ReductionRecorder:
     `count` says how many events of the timeline have been seen.
     """
 
-    def __init__(
-        self, groups: Mapping[int, dist.ProcessGroup], *, count: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, groups: Mapping[int, dist.ProcessGroup]) -> None:
         self._stages = {group.group_name: s for s, group in groups.items()}
         self._ranks = {_ranks_of(group): s for s, group in sorted(groups.items(), reverse=True)}
-        self.count = count
+        self.count: Callable[[], int] | None = None
         self._found: list[Reduction] = []
         self._lock = threading.Lock()
 

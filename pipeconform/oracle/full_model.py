@@ -171,8 +171,11 @@ def reference(
                 analysis,
                 device,
                 reassociated=bounds == "reassociated",
+                by_samples=loss_over == "batch",
+                copied=copied,
+                replicas=tuple(range(case.world.num_replicas)) if joint else (d,),
             )
-            for stages in built
+            for d, stages in enumerate(built)
         ]
         told = case.model.split is None or cuts_are_known(case)
         watched = flow and told and case.world.tensor is None and not joint
@@ -181,9 +184,6 @@ def reference(
         steps: list[list[StepExpected]] = [[] for _ in runs]
         try:
             for index in range(len(case.program)):
-                for d, run in enumerate(runs):
-                    run.by_samples, run.copied = loss_over == "batch", copied
-                    run.replicas = tuple(range(case.world.num_replicas)) if joint else (d,)
                 ends = [run.step(index) for run in runs]
                 if isinstance(case.program[index], Train):
                     absolute = average(runs)
@@ -230,14 +230,11 @@ def _copy(value: Any) -> Any:
 
 
 class _Run:
-    by_samples = False
-    """Whether a mean weights samples equally; if not, it weights microbatches equally."""
-    copied = False
-    """Whether the inputs of a microbatch are copies of their part of the batch."""
-    replicas: tuple[int, ...] = (0,)
-    """The replica whose data is used; several together if they share statistics, see `oracle.together`."""
-    flow: OracleFlow | None = None
-    """Records what passes between stages, if that is wanted."""
+    """The full model of one replica, or of several together if they share statistics (see `oracle.together`).
+
+    `by_samples`: a mean weights samples equally; otherwise it weights microbatches equally. `copied`: the inputs of a
+    microbatch are copies of their part of the batch. `replicas` are those whose data is used.
+    """
 
     def __init__(
         self,
@@ -249,7 +246,13 @@ class _Run:
         device: str,
         *,
         reassociated: bool,
+        by_samples: bool,
+        copied: bool,
+        replicas: tuple[int, ...],
     ) -> None:
+        self.by_samples, self.copied, self.replicas = by_samples, copied, replicas
+        self.flow: OracleFlow | None = None
+        """Records what passes between stages, if that is wanted."""
         self.magnitudes: dict[int, Tensor] | None = {} if reassociated else None
         self.case, self.scale, self.stages = case, scale, stages
         self.replay, self.analysis, self.device = replay, analysis, device
@@ -422,32 +425,29 @@ class _Run:
             self.magnitudes[i] = self.magnitudes.get(i, torch.zeros_like(p)) + p.grad.abs()
             p.grad = p.grad if total is None else total + p.grad
 
-    def _weigh(self, earlier: Sequence[Tensor | None], m: int, divisor: int) -> None:
+    def _weigh(self) -> None:
         """Turn this step's magnitudes into bounds that hold for the accumulated gradients."""
         if self.magnitudes is None:
             return
-        for i, (p, before) in enumerate(zip(self.parameters, earlier, strict=True)):
+        m = self._num_microbatches
+        for i, (p, before) in enumerate(zip(self.parameters, self.before, strict=True)):
             if p.grad is None:
                 continue
-            weight = self.magnitudes.pop(i, torch.zeros_like(p)) / divisor
+            weight = self.magnitudes.pop(i, torch.zeros_like(p)) / self.divisor
             if before is not None:
                 weight = weight + before.abs()
             previous = self.reassociation.get(i, torch.zeros_like(p)) if before is not None else 0.0
             self.reassociation[i] = previous + (m + 2) * torch.finfo(p.dtype).eps * weight
 
     def settle(self) -> None:
-        """End a training step after replicas have averaged its contribution: scale it, add the earlier gradients."""
-        self._settle(self.before, self.divisor)
-        self._weigh(self.before, self._num_microbatches, self.divisor)
-
-    def _settle(self, earlier: Sequence[Tensor | None], divisor: int) -> None:
-        """Divide what this step contributed, then add the earlier gradients (TRN-4)."""
+        """End a training step after replicas have averaged what it contributed: scale it, add the earlier gradients."""
         with torch.no_grad():
-            for p, before in zip(self.parameters, earlier, strict=True):
-                if p.grad is not None and divisor != 1:
-                    p.grad.div_(divisor)
+            for p, before in zip(self.parameters, self.before, strict=True):
+                if p.grad is not None and self.divisor != 1:
+                    p.grad.div_(self.divisor)
                 if before is not None:
                     p.grad = before if p.grad is None else before + p.grad
+        self._weigh()
 
     def _expected(
         self,

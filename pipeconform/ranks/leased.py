@@ -30,16 +30,9 @@ class Leasing:
     other worlds have had: each process that has used a device keeps memory there.
     """
 
-    def __init__(
-        self,
-        leases: Leases,
-        devices: Devices,
-        pool_on: Callable[[int, Devices], Pool],
-        *,
-        patience: float = _PATIENCE,
-    ) -> None:
+    def __init__(self, leases: Leases, devices: Devices, pool_on: Callable[[int, Devices], Pool]) -> None:
         self._leases, self._devices, self._pool_on = leases, devices, pool_on
-        self.patience = patience
+        self.patience = _PATIENCE
         """Seconds to wait for devices."""
         self._had: dict[int, tuple[int, ...]] = {}
         """By world size."""

@@ -38,9 +38,7 @@ from pipeconform.errors import UsageError
 from pipeconform.ranks.devices import Devices, resolve
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.leased import leases_of
-from pipeconform.ranks.pool import Pool
 from pipeconform.ranks.pools import Pools
-from pipeconform.ranks.protocols import CasePool
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.verdict import Returned, VerdictVector
 
@@ -85,9 +83,7 @@ def run_on_ranks(
     variables = {**devices.settings(os.environ), **dict(environment or {})}
     pools = _pools(Environment(variables=variables), devices)
     pools.idle_limit = idle_limit
-    pool: CasePool = pools.of_size(ranks)
-    if isinstance(pool, Pool):  # it may be older than the limit
-        pool.idle_limit = idle_limit
+    pool = pools.of_size(ranks)
     return VerdictVector(
         tuple(
             msgspec.structs.replace(verdict, value=pickle.loads(verdict.value))  # noqa: S301 - our own ranks

@@ -105,7 +105,7 @@ class Pools:
         self.environment = Environment() if environment is None else environment
         self.devices = devices
         self.idle_limit = idle_limit
-        """Seconds; applies to pools made from now on."""
+        """Seconds; applies to the pools that are asked for from now on, older ones included."""
         self._preload = tuple(preload)
         self._shows_output = shows_output
         self._warm = WarmPools(max_sizes)
@@ -170,9 +170,11 @@ class Pools:
         def make() -> Pool:
             stream = OutputStream() if self._shows_output else None
             crew = Crew(server, size=world_size, backend=devices.backend, devices=assigned, stream=stream)
-            return Pool(crew, idle_limit=self.idle_limit)
+            return Pool(crew)
 
-        return self._warm.get(assigned, make)
+        pool = self._warm.get(assigned, make)
+        pool.idle_limit = self.idle_limit
+        return pool
 
     @property
     def sizes(self) -> tuple[int, ...]:

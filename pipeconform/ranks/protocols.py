@@ -204,7 +204,7 @@ class RankPools(Protocol):
     environment: Environment
     devices: Devices
     idle_limit: float
-    """Seconds; applies to pools made from now on."""
+    """Seconds; applies to pools that are made from now on, and may apply to older ones."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

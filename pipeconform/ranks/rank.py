@@ -169,21 +169,21 @@ def raised_from(error: BaseException) -> Raised:
 
 def _root(error: BaseException) -> BaseException:
     """The last of its causes."""
-    links = [error]
-    while (link := _cause(links[-1])) is not None and link not in links and len(links) <= _MAX_CAUSES:
-        links.append(link)
-    return links[-1]
+    return _chain(error)[-1]
 
 
 def _causes(error: BaseException) -> tuple[Cause, ...]:
-    causes: list[Cause] = []
-    seen = {id(error)}
-    link = _cause(error)
-    while link is not None and id(link) not in seen and len(causes) < _MAX_CAUSES:
-        seen.add(id(link))
-        causes.append(Cause(type=_name(link), message=_clip(_message(link))))
-        link = _cause(link)
-    return tuple(causes)
+    return tuple(Cause(type=_name(link), message=_clip(_message(link))) for link in _chain(error)[1:])
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and its causes; a chain that leads back to itself ends there."""
+    links = [error]
+    while (link := _cause(links[-1])) is not None and len(links) <= _MAX_CAUSES:
+        if any(link is one for one in links):
+            break
+        links.append(link)
+    return links
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.report.progress import Progress
+from pipeconform.writing import whole_file
 
 __all__ = ["Bulletins"]
 
@@ -28,10 +29,8 @@ class Bulletins:
         if now - self._posted < self._every:
             return
         self._posted = now
-        part = self._folder / f".{worker}"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), whole_file(self._folder / f"{worker}{_SUFFIX}") as part:
             part.write_bytes(msgspec.json.encode(progress))
-            part.replace(self._folder / f"{worker}{_SUFFIX}")
 
     def remove(self, worker: str) -> None:
         """Remove the file of a worker that has ended."""

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeconform.errors import BadTableError
+from pipeconform.plural import plural
 from pipeconform.schedule.actions import MAX_INDEX, SHARDING, Action, Kind
 from pipeconform.schedule.placement import Placement, explicit, name_of
 
@@ -167,7 +168,7 @@ class Table:
             words = [str(action) for _, action in zip(range(13), self._actions(rank), strict=False)]
             lines.append(f"  rank {rank}: {' '.join(words[:12])}{' …' if len(words) > 12 else ''}")
         if self.num_ranks > 8:
-            lines.append(f"  … {self.num_ranks - 8} more ranks")
+            lines.append(f"  … {plural(self.num_ranks - 8, 'more rank')}")
         return "\n".join(lines)
 
     def _identity(self) -> tuple[Any, tuple[npt.NDArray[Any], ...]]:

@@ -24,7 +24,7 @@ from pipeconform.gate.strict import unexplained
 from pipeconform.ranks.cores import Cores
 from pipeconform.ranks.prestart import drop_ahead
 from pipeconform.report.bulletins import Bulletins
-from pipeconform.report.result import Cell, decode_cell
+from pipeconform.report.result import Cell, Result, decode_cell
 from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.coverage import coverage_in, require_coverage
 from pipeconform.session.gathered import Gathered
@@ -81,6 +81,8 @@ class PytestRun:
         self.interrupted = False
         self.complete = False
         """Whether every cell was judged, at the end."""
+        self._found: Result | None = None
+        """The result at the end."""
         self._judging: Judging | None = None
         """What judges; None in the controller of a distributed run."""
         self._ends = 0
@@ -89,9 +91,9 @@ class PytestRun:
         """How expensive each group of cells is."""
         keep_hypothesis_files()
         self._stack = ExitStack()
+        self._check_out()
         self._share = self._shared(config)
         self._coverage = self._measured(config)
-        self._check_out()
         if not self.is_worker and config.getoption("pipeconform_live"):
             reporter = config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
@@ -233,7 +235,7 @@ class PytestRun:
             _refuse(refusal)
         self._in_folder.say(self._worker, refusal)
         self.close()
-        os._exit(3)  # xdist does not expect that a worker ends its session early; that one is gone, it does
+        os._exit(3)  # xdist handles a worker that is gone, but not one that ends its session early
 
     def _progress(self, progress: Progress) -> None:
         if self._watched is not None:
@@ -386,13 +388,14 @@ class PytestRun:
             self.gathered.coverage = coverage_in(self._coverage)
         if self.gathered.knows_where:
             self.gathered.write_last(complete=complete)
+            self._found = self.gathered.last or self.gathered.result(complete=complete)
         if self.gathered.last is not None:
             record_causes(self.config, self.gathered.last)
             if self.view is not None:
                 self.view.settle(self.gathered.last.cells)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
-        elif session.exitstatus == 0 and (unexplained(cells) or self._file_is_wrong(complete=complete)):
+        elif session.exitstatus == 0 and (unexplained(cells) or self._file_is_wrong()):
             session.exitstatus = 1
 
     def _end_worker(self) -> None:
@@ -406,23 +409,20 @@ class PytestRun:
             output: dict[str, str] = self.config.workeroutput  # type: ignore[attr-defined]
             output["pipeconform"] = msgspec.json.encode(self._judging.tell()).decode()
 
-    def _file_is_wrong(self, *, complete: bool) -> bool:
-        if not self.gathered.knows_where:
-            return False
-        held = self.gathered.result(complete=complete).expectations
+    def _file_is_wrong(self) -> bool:
+        held = None if self._found is None else self._found.expectations
         return held is not None and bool(held.problems)
 
     def pytest_terminal_summary(self) -> None:
         """Add to pytest's own summary: the table, what was not claimed, where the results are."""
-        if self.config.getoption("pipeconform_live") or not self.gathered.cells:
+        if self.config.getoption("pipeconform_live") or not self.gathered.cells or self._found is None:
             return
         from pipeconform.report.console import SafeConsole
         from pipeconform.report.summary import render_overview
 
         console = SafeConsole()
         console.print()
-        result = self.gathered.result(complete=not self.interrupted)
-        render_overview(result, console, verbose=self.config.get_verbosity() > 0)
+        render_overview(self._found, console, verbose=self.config.get_verbosity() > 0)
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
         console.print(
             f"results: {self.gathered.unwritten or self.gathered.file or kept}",

@@ -16,6 +16,7 @@ import msgspec
 from pipeconform.campaign.told import Told, Weight
 from pipeconform.ranks.leases import Lease, Leases
 from pipeconform.report.location import RESULT_NAME
+from pipeconform.writing import whole_file
 
 __all__ = ["Refusal", "Share", "Started"]
 
@@ -73,9 +74,8 @@ class Share:
 
     def say(self, worker: str, said: Started | Refusal) -> None:
         """Report to the controller how a worker started."""
-        part = self.folder / f".{worker}{_SAID}"
-        part.write_bytes(msgspec.json.encode(said))
-        part.replace(self.folder / f"{worker}{_SAID}")
+        with whole_file(self.folder / f"{worker}{_SAID}") as part:
+            part.write_bytes(msgspec.json.encode(said))
 
     def said(self, worker: str) -> Started | Refusal | None:
         """A worker's report, if it has made one."""

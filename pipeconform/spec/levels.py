@@ -18,7 +18,6 @@ from pipeconform.spec.catalogue import STANDARD_VERSION, Level, Requirement, req
 from pipeconform.spec.wrappers import Kind, chapters_of
 
 __all__ = [
-    "BATCH_CLASSES",
     "BatchClass",
     "CertificationLevel",
     "batch_class",
@@ -33,8 +32,6 @@ __all__ = [
 
 BatchClass = Literal["one", "fewer", "equal", "more"]
 """The number of microbatches m compared with the number of ranks p: 1, fewer than p, p, more than p."""
-
-BATCH_CLASSES: tuple[BatchClass, ...] = ("one", "fewer", "equal", "more")
 
 
 _LEAST_ROOM = 4

@@ -39,8 +39,9 @@ def outcomes():
         yield lambda case, *ids: judge_again(case, [requirement(one) for one in ids], runner)
 
 
-def test_a_processor_computes_otherwise_there():
-    """So that the tests below test something; on processors that do not, they pass for another reason."""
+@pytest.fixture(scope="module", autouse=True)
+def _computed_otherwise():
+    """Skip on processors that compute the same wherever parameters lie: the tests would test nothing."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for _ in range(50):

@@ -13,6 +13,7 @@ from pipeconform.certificate.package import Doubt, write_package
 from pipeconform.certificate.packing import packed
 from pipeconform.certificate.rerun import sample
 from pipeconform.certificate.verification import verify_package
+from pipeconform.errors import UsageError
 from tests.certificate.conftest import LEVEL
 
 REFERENCE = Options(implementation="reference")
@@ -39,18 +40,20 @@ def executed(monkeypatch):
     return asked
 
 
-def test_without_a_number_nothing_is_executed(package, executed):
-    for options in (None, REFERENCE):
-        found = verify_package(package, options=options)
-
-        assert (found.executed, found.sample_seed, executed) == (0, None, [])
-        assert found.checked.granted
-
-
-def test_without_an_implementation_nothing_is_executed(package, executed):
-    found = verify_package(package, rerun=2)
+def test_nothing_is_executed_unless_it_is_asked_for(package, executed):
+    found = verify_package(package)
 
     assert (found.executed, found.sample_seed, executed) == (0, None, [])
+    assert found.checked.granted
+
+
+@pytest.mark.parametrize("half", [{"rerun": 2}, {"options": REFERENCE}])
+def test_a_number_without_an_implementation_and_the_other_way_round_are_refused(package, executed, half):
+    """A verdict without an execution would be taken for one with it."""
+    with pytest.raises(UsageError, match="give both"):
+        verify_package(package, **half)
+
+    assert executed == []
 
 
 def test_as_many_judgements_as_asked_are_made_again_and_other_answers_are_doubts(package, contents, executed):

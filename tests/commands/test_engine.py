@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeconform.campaign.options import Options
-from pipeconform.commands.engine import arguments, drive
+from pipeconform.commands.engine import Ended, arguments, drive, unjudged
+from pipeconform.errors import HarnessError, UsageError
 from pipeconform.ranks.interrupts import sigterm_raises
+from pipeconform.report.result import Cell
 
 
 @pytest.fixture
@@ -80,3 +82,31 @@ def test_an_interruption_that_a_finalizer_loses_ends_the_run_before_the_next_tes
 
     assert ended.interrupted
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "words"),
+    [
+        (Ended(gave_up="no agents"), HarnessError, "no agents"),
+        (Ended(usage=["unknown schedule"]), UsageError, "unknown schedule"),
+        (Ended(interrupted=True), KeyboardInterrupt, None),
+        (Ended(failures=["a suite broke"]), HarnessError, "the suites failed: a suite broke"),
+        (Ended(unwritten="no space left"), HarnessError, "no space left"),
+    ],
+)
+def test_a_session_that_ended_early_is_not_taken_for_a_whole_one(ended, error, words):
+    with pytest.raises(error, match=words):
+        ended.require()
+
+
+def test_a_session_that_came_to_its_end_raises_nothing():
+    Ended(complete=True).require()
+
+
+def test_the_first_cell_that_could_not_be_judged_is_named_with_its_reason():
+    broken = Cell(requirement="FWD-1", schedule="GPipe", status="error", reason="no memory\nat all")
+    good = Cell(requirement="FWD-2", schedule="GPipe", status="passed")
+
+    assert unjudged([good]) == ""
+    assert unjudged([good, broken]) == "FWD-1 under GPipe could not be judged: no memory"
+    assert unjudged([broken, good, broken]).endswith("could not be judged (and 1 more cell): no memory")

@@ -143,7 +143,7 @@ def test_a_breach_of_the_contract_is_told_by_method_and_type(here, adapter):
 
     assert done.returncode == 3
     assert "run() returned None; expected pipeconform.adapter.StepResult" in done.stdout
-    assert tells(done.stderr, "pipeconform", "not be judged", "ERR above")
+    assert tells(done.stderr, "pipeconform", "not be judged", "run() returned None")
     assert done.stderr.count("\n") == 1
 
 

@@ -295,12 +295,9 @@ def test_what_stays_while_features_go() -> None:
     by_hand = _hand(whole=True, mistake="forward_twice", stage=1, microbatch=1)
     wrapped = _replicated(wrapper="fully_shard", nested=True)
 
-    assert all(one.mistakes == (mistaken.mistake,) for one in fewer_features(_case(program=(mistaken,))))
-    assert all(
-        one.program[0].by_hand is None
-        or (one.program[0].by_hand.stage, one.program[0].by_hand.microbatch) == (1, 1)
-        for one in fewer_features(_case(program=(by_hand,)))
-    )
+    assert list(fewer_features(_case(program=(mistaken,)))) == []
+    hands = [one.program[0].by_hand for one in fewer_features(_case(program=(by_hand,)))]
+    assert {(hand.stage, hand.microbatch) for hand in hands if hand is not None} == {(1, 1)}
     kept = [one.world.replicas for one in fewer_features(wrapped) if one.world.replicas is not None]
     assert {one.wrapper for one in kept} == {"fully_shard"}
     assert all(one.runs == wrapped.runs for one in fewer_features(wrapped))
