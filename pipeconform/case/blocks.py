@@ -173,7 +173,12 @@ class Accumulating(Block, frozen=True, kw_only=True):
 
 
 class InputHooked(Block, frozen=True, kw_only=True):
-    """A linear map; a tensor hook on every input of the stage that holds it counts its calls. Begins its stage."""
+    """A linear map; hooks on the inputs of the stage that holds it count their calls. Begins its stage.
+
+    A tensor hook on each input, or one for all of them `together`, as FLOP counters and module trackers set it.
+    """
+
+    together: bool = False
 
 
 class Keeping(Block, frozen=True, kw_only=True):

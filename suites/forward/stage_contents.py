@@ -24,6 +24,11 @@ _REGISTER_HOOK = documented(
     "torch.Tensor.register_hook documentation: called every time a gradient with respect to it is computed",
     "generated/torch.Tensor.register_hook.html",
 )
+_REGISTER_MULTI_GRAD_HOOK = documented(
+    "torch.autograd.graph.register_multi_grad_hook documentation: called after the gradients of all its tensors "
+    "have been computed",
+    "autograd.html#torch.autograd.graph.register_multi_grad_hook",
+)
 
 
 @requirement(
@@ -225,15 +230,17 @@ def dry_runs_fire_no_hooks(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.INPUT_HOOKS,),
     trains=True,
     observe=TIMELINE,
-    promise=(FULL_MODEL, _REGISTER_HOOK),
+    promise=(FULL_MODEL, _REGISTER_HOOK, _REGISTER_MULTI_GRAD_HOOK),
 )
 def hooks_on_inputs_belong_to_their_forward(evidence: Evidence) -> Iterator[Finding]:
     """A tensor hook that a stage registers on its input in a forward runs once, in the backward of that forward,
-    in every step alike, and what it returns is the gradient that the stage before gets. Dry runs before a
-    rank's first forward may add to the first step.
+    in every step alike, and what it returns is the gradient that the stage before gets. A hook on the inputs
+    together (``register_multi_grad_hook``) runs as often. Dry runs before a rank's first forward may add to the
+    first step.
 
     A receive buffer that serves every step keeps the hooks of earlier steps: a hook that scales scales once more
-    in each of them, and the loss shows nothing.
+    in each of them, and the loss shows nothing. Hooks on inputs together are how FLOPs are counted and modules
+    tracked around a step; where an engine asks for a leaf's gradient alone, torch refuses them.
     """
     yield from hooks_are_kept(evidence)
 

@@ -403,6 +403,10 @@ CASES: Mapping[str, Case] = {
         plain_case(TRAIN, Zero(), TRAIN),
         stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.InputHooked(), _LINEAR))),
     ),
+    "a hook on inputs together": with_model(
+        plain_case(TRAIN, Zero(), TRAIN),
+        stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.InputHooked(together=True), _LINEAR))),
+    ),
     "hooks on parameters": of_blocks(blocks.GradientHooked(), program=(TRAIN, Zero(), TRAIN)),
     "hooks on a module": of_blocks(
         _LINEAR, blocks.GradientHooked(on="module"), program=(TRAIN, Zero(), TRAIN)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 
 __all__ = ["GradientHookedLayer", "InputHookedLayer"]
 
 
 class InputHookedLayer(nn.Module):
-    """A linear map that hooks the inputs of its stage, which calls `watch` in every forward."""
+    """A linear map that hooks its stage's inputs, each or all `together`; the stage calls `watch` in every forward."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, together: bool = False) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.fires: Counter[str] = Counter()
+        self._together = together
 
     def watch(self, inputs: Iterable[Any]) -> None:
         """Hook every input that needs a gradient: the tensors as the engine gave them, no views of them."""
-        for value in inputs:
-            if isinstance(value, Tensor) and value.requires_grad:
-                value.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+        wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+        if self._together and wanted:
+            register_multi_grad_hook(wanted, self._gradients)
+        for value in () if self._together else wanted:
+            value.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+    def _gradients(self, _gradients: Sequence[Tensor | None]) -> None:
+        self.fires["joint_input"] += 1
 
     def _gradient(self, gradient: Tensor) -> Tensor:
         self.fires["input"] += 1

@@ -326,8 +326,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Activation(width, kind)
         case blocks.Hooked():
             return _Hooked(width)
-        case blocks.InputHooked():
-            return InputHookedLayer(width)
+        case blocks.InputHooked(together=together):
+            return InputHookedLayer(width, together=together)
         case blocks.GradientHooked(on=on):
             return GradientHookedLayer(width, on)
         case blocks.Overflowing():

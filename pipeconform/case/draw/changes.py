@@ -181,13 +181,16 @@ def accumulates(case: Case) -> bool:
 
 
 def cleared(case: Case) -> Case:
-    """The case with gradients cleared before every training step but the first."""
+    """The case with gradients set to None before every training step but the first.
+
+    Those that were set to zero, too: an engine to which that does nothing accumulates.
+    """
     program: list[Step] = []
     trained = False
     for step in case.program:
         if isinstance(step, Train) and trained:
             program.append(Zero(set_to_none=True))
-        program.append(step)
+        program.append(Zero(set_to_none=True) if isinstance(step, Zero) else step)
         trained = isinstance(step, Train) or (trained and not isinstance(step, Zero))
     return structs.replace(case, program=tuple(program))
 

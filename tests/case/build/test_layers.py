@@ -57,6 +57,7 @@ FORMULAS = {
     blocks.Linear(): lambda m, x: x @ m.weight.t() + m.bias,
     blocks.Linear(bias=False): lambda m, x: x @ m.weight.t(),
     blocks.InputHooked(): lambda m, x: m.linear(x),
+    blocks.InputHooked(together=True): lambda m, x: m.linear(x),
     blocks.GradientHooked(): lambda m, x: m.linear(x),
     blocks.GradientHooked(on="module"): lambda m, x: m.linear(x),
     blocks.Accumulating(): lambda m, x: m.linear(x),
@@ -245,6 +246,15 @@ def test_hooks_on_inputs_watch_tensors_that_need_a_gradient() -> None:
 
     assert module.fires == {"input": 1}
     _close(x.grad, 1.25 * free)
+
+
+def test_a_hook_on_all_inputs_together_runs_once_and_changes_nothing() -> None:
+    module, x, y = _layer(blocks.InputHooked(together=True)), _x().requires_grad_(), _x().requires_grad_()
+    module.watch((x, "no tensor", y, _x()))
+    (x * y).sum().backward()
+
+    assert module.fires == {"joint_input": 1}
+    _close(x.grad, y)
 
 
 def test_hooks_after_accumulation_count_parameters() -> None:

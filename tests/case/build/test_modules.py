@@ -37,6 +37,7 @@ ORDINARY = [
     blocks.Joined(),
     blocks.Accumulating(),
     blocks.InputHooked(),
+    blocks.InputHooked(together=True),
     blocks.GradientHooked(),
     blocks.GradientHooked(on="module"),
     blocks.Auxiliary(),

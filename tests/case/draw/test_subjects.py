@@ -22,7 +22,7 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.adapter import BoundaryClaim, Capabilities, Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case import limits as sizes_of_cases
-from pipeconform.case.case import Case, decode_case, encode_case
+from pipeconform.case.case import Case, Zero, decode_case, encode_case
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.drawing import Drawing
@@ -170,6 +170,15 @@ def test_a_control_can_be_run(focus: Focus) -> None:
         assert any(not stage.frozen for stage in control.model.stages)
         for step, after in itertools.pairwise(control.program):
             assert step != after or not hasattr(step, "set_to_none"), "cleared twice"
+
+
+def test_the_control_of_accumulation_sets_no_gradient_to_zero() -> None:
+    """An engine to which that does nothing would accumulate in the control, too, and the control would be accused."""
+    cases = with_subject(Focus.ACCUMULATE)
+    controls = [SUBJECTS[Focus.ACCUMULATE].without(case) for case in cases]
+
+    assert any(step == Zero(set_to_none=False) for case in cases for step in case.program)
+    assert not any(step == Zero(set_to_none=False) for case in controls for step in case.program)
 
 
 def test_a_case_without_the_subject_has_no_control() -> None:
