@@ -206,7 +206,7 @@ def test_a_table_has_ranks_and_chains():
         _of("0F0", "1F0", num_chains=0)
 
 
-@pytest.mark.parametrize(("p", "more"), [(8, ""), (9, "\n  … 1 more ranks"), (11, "\n  … 3 more ranks")])
+@pytest.mark.parametrize(("p", "more"), [(8, ""), (9, "\n  … 1 more rank"), (11, "\n  … 3 more ranks")])
 def test_of_many_ranks_the_first_eight_are_shown(p, more):
     text = repr(generate("forward_only", num_ranks=p, num_microbatches=1))
 
