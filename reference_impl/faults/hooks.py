@@ -90,7 +90,10 @@ class GradientTakenBeforeHooks(_SeesInputs):
 
 
 @breaks(
-    "FWD-26", tells=r"_will_engine_execute_node", source="https://github.com/pytorch/pytorch/issues/131753"
+    "FWD-26",
+    status="error",
+    tells=r"_will_engine_execute_node",
+    source="https://github.com/pytorch/pytorch/issues/131753",
 )
 class GradientsTriedOut(Stage):
     """A copy of the module runs before the first forward, and only the gradients of its inputs are asked for.
