@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from ..adapter import ReferencePipeline
-from ..containers import leaves_of
 from ..stage import Stage
 from .fault import breaks
 
@@ -87,59 +82,6 @@ class GradientTakenBeforeHooks(_SeesInputs):
     ) -> list[Tensor | None]:
         found = super()._all_the_way(microbatch, what, gradients)
         return [None if one is None else self._taken.pop((microbatch, k), one) for k, one in enumerate(found)]
-
-
-@breaks(
-    "FWD-26",
-    status="error",
-    tells=r"_will_engine_execute_node",
-    source="https://github.com/pytorch/pytorch/issues/131753",
-)
-class GradientsTriedOut(Stage):
-    """A copy of the module runs before the first forward, and only the gradients of its inputs are asked for.
-
-    torch cannot tell a hook on several leaves whether it will come to them in such a pass, and raises.
-    """
-
-    def __init__(self, module: nn.Module, **settings: Any) -> None:
-        super().__init__(module, **settings)
-        self._tried = False
-
-    def forward(
-        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
-    ) -> Any:
-        if differentiate and not self._tried:
-            self._tried = True
-            self._try_out(inputs, kwargs)
-        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
-
-    def _try_out(self, inputs: Any, kwargs: Mapping[str, Any]) -> None:
-        given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        starts = [
-            one.detach().clone().requires_grad_() if isinstance(one, Tensor) and one.requires_grad else one
-            for one in given
-        ]
-        wanted = [one for one in starts if isinstance(one, Tensor) and one.requires_grad]
-        module = _copied(self.module)
-        if not wanted or module is None:
-            return
-        with torch.random.fork_rng(devices=[]):
-            outputs = [one for one in leaves_of(module(*starts, **kwargs)) if isinstance(one, Tensor)]
-            ends = [one for one in outputs if one.requires_grad]
-            gradients = [torch.ones_like(one) for one in ends]
-            torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
-
-
-def _copied(module: nn.Module) -> nn.Module | None:
-    """A copy that no hook of the harness hears; None where parameters are kept in parts, which cannot be copied."""
-    sharded = any(isinstance(one, FSDPModule) for one in module.modules())
-    if sharded or any(isinstance(one, DTensor) for one in module.parameters()):
-        return None
-    copied = copy.deepcopy(module)
-    for one in copied.modules():
-        one._forward_pre_hooks.clear()
-        one._forward_hooks.clear()
-    return copied
 
 
 @breaks("FWD-27", tells=r"the parameter hook in stage \d ran 0 times for \d+ microbatch(es)?; expected")
