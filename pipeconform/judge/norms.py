@@ -21,7 +21,8 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
 
     It is compared with the norm of the gradients that the ranks showed, which other requirements judge. A sum of n
     squares in any order, within or across ranks, is off by at most n unit round-offs, each square and the root by one
-    more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The round-off is that of the coarsest
+    dtype among the gradients and the norm: what is reported in float64 may have been computed in the gradients' dtype.
     """
     import torch
 
@@ -36,7 +37,8 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
                 text = f"rank {one.rank} reports no norm of the gradients, although it is claimed"
                 yield Finding(kind="no norm", message=text, step=expected.step, rank=one.rank)
                 continue
-            mine, eps = float(norm.tensor()), torch.finfo(norm.tensor().dtype).eps
+            mine = float(norm.tensor())
+            eps = max(torch.finfo(each.dtype).eps for each in (norm.tensor(), *found))
             if not abs(mine - right_norm) <= (count + 4) * eps * right_norm and not evidence.overflows:
                 text = (
                     f"the norm of all gradients is {right_norm:.9g}, rank {one.rank} reports {mine:.9g} "
@@ -46,10 +48,10 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def shown_gradients(evidence: Evidence, expected: StepExpected) -> list[Tensor]:
-    """In float64, the gradients of all stages that the ranks showed after a step, every parameter's once."""
+    """The gradients of all stages that the ranks showed after a step, every parameter's once."""
     copies = _copies(evidence.case)
     return [
-        array.tensor().double()
+        array.tensor()
         for s, right in expected.gradients.items()
         for one in list(evidence.owners(s))[:1]
         for name in right
@@ -59,8 +61,8 @@ def shown_gradients(evidence: Evidence, expected: StepExpected) -> list[Tensor]:
 
 
 def two_norm(gradients: Iterable[Tensor]) -> float:
-    """The 2-norm of all of them together."""
-    return math.sqrt(sum(float(one.square().sum()) for one in gradients))
+    """The 2-norm of all of them together, computed in float64."""
+    return math.sqrt(sum(float(one.double().square().sum()) for one in gradients))
 
 
 def _copies(case: Case) -> frozenset[tuple[int, str]]:

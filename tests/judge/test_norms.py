@@ -35,6 +35,20 @@ def test_rounding_of_the_sum_or_to_a_smaller_dtype_is_no_violation() -> None:
     assert found("TRN-17", changed(made, rank=1, gradient_norm=_norm(dtype=torch.float32))) == []
 
 
+@pytest.mark.parametrize(("off", "is_told"), [(2.0**-22, False), (2.0**-16, True)])
+def test_a_norm_in_float64_may_come_from_squares_in_the_dtype_of_the_gradients(
+    off: float, is_told: bool
+) -> None:
+    made = honest(
+        plain_case(model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * 2, dtype="float32"))
+    )
+    norm = made.shown[1].steps[0].gradient_norm
+    assert norm is not None
+    wrong = changed(made, rank=1, gradient_norm=Array.of(norm.tensor().double() * (1 + off)))
+
+    assert bool(found("TRN-17", wrong)) is is_told
+
+
 @pytest.mark.parametrize(("steps", "is_told"), [(20, False), (60, True)])
 def test_a_norm_is_as_many_roundings_off_as_there_are_squares_and_four_more(
     steps: int, is_told: bool
