@@ -525,9 +525,14 @@ class Description:
     packages: tuple[str, ...] = ()
     """Import names of the packages or modules that implement it, which ``pipeconform run --coverage`` measures; without
     any, the adapter's own module."""
+    built_on: str = ""
+    """The name of the implementation that it is built on, as results have it, such as ``torch.distributed.pipelining``:
+    what is known of that one is known of it, too. Empty if none."""
 
     def __post_init__(self) -> None:
         """Raise `BadAdapterError` for a name that is too long or a variant that is refused."""
         require_line(self.name, "the implementation's name")
         require_line(self.version, "the implementation's version")
+        if self.built_on:
+            require_line(self.built_on, "the name of what it is built on")
         require_variant_names(self.variants)

@@ -54,6 +54,7 @@ class PipelineTarget:
     limits: Limits
     profile: Profile
     version: str = ""
+    built_on: str = ""
     errors: ErrorContract = field(default_factory=ErrorContract)
     seed: int = 0
     schedules: tuple[str, ...] = ()
@@ -81,6 +82,7 @@ class PipelineTarget:
         whole = cls(
             name=description.name,
             version=description.version,
+            built_on=description.built_on,
             errors=description.errors,
             variants=description.variants,
             limits=Limits(capabilities=description.capabilities, min_ranks=least, max_ranks=most),

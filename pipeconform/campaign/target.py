@@ -132,6 +132,10 @@ class Target(Protocol):
         """The version in its description."""
 
     @property
+    def built_on(self) -> str:
+        """The name of the implementation that it is built on; empty if none."""
+
+    @property
     def claims(self) -> object:
         """Its claims, as data."""
 

@@ -59,6 +59,7 @@ def implementation_of(campaign: Campaign) -> Implementation:
         name=target.name,
         version=target.version,
         kind=target.kind,
+        built_on=target.built_on,
         capabilities=msgspec.to_builtins(target.claims, order="deterministic"),
         source=source.name,
         source_digest=hashlib.sha256(source.text).hexdigest() if source.name else "",

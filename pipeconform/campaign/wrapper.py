@@ -44,6 +44,8 @@ class WrapperTarget:
     columns: tuple[str, ...] = (WRAPPER_COLUMN,)
     """A wrapper has no schedules."""
     errors: None = None
+    built_on: str = ""
+    """Nothing: what is known of a wrapper is known of it alone."""
 
     @classmethod
     def of(

@@ -34,6 +34,7 @@ BUILT_IN = {
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
+    "automodel": "pipeconform.adapters.automodel:AutoModel",
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",

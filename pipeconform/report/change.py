@@ -69,7 +69,7 @@ class Changes:
         self._effects = frozenset(
             one.violation.id for cause in (*before, *after) if cause.own for one in cause.blocked
         )
-        entries = known_for(new.implementation.name, known)
+        entries = known_for(new.implementation.names, known)
         seen = {entry.root for cause in before for entry in cause.known}
         self._chance = frozenset(
             violation.id

@@ -242,12 +242,19 @@ class Implementation(_Data, frozen=True, kw_only=True):
     version: Line
     kind: Kind = "pipeline"
     capabilities: Any = None
+    built_on: Line = ""
+    """The name of the implementation that it is built on, whose known findings are its own, too; empty if none."""
     source: Line = ""
     """The name of the adapter's source file."""
     source_digest: Line = ""
     """The SHA-256 of that file's contents, in hexadecimal digits."""
     errors: Any = None
     """How it promises to react to mistakes, as in `pipeconform.adapter.ErrorContract`; None for a wrapper."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names under which findings in it are known: its own, and that of what it is built on."""
+        return frozenset(filter(None, (self.name, self.built_on)))
 
 
 class Expectations(_Data, frozen=True, kw_only=True):

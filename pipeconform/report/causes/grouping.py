@@ -36,7 +36,7 @@ def causes_of(result: Result, *, known: Sequence[Known] | None = None) -> tuple[
 
     `known` lists findings that causes may be known as, by default those that the package has.
     """
-    return grouped(result.cells, known=known_for(result.implementation.name, known))
+    return grouped(result.cells, known=known_for(result.implementation.names, known))
 
 
 def grouped(cells: Iterable[Cell], *, known: Sequence[Known] = ()) -> tuple[Cause, ...]:

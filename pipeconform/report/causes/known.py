@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -53,7 +53,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     thread: str = ""
     """A public thread about it; empty if there is none."""
     implementation: str = ""
-    """The name of the implementation that has it, as in results; empty for any."""
+    """The name of the implementation that has it, as in results, which those that are built on it have, too; empty for
+    any."""
     requirements: tuple[str, ...]
     """The requirements that show it."""
     status: str | tuple[str, ...] = _STATUSES
@@ -111,10 +112,10 @@ def findings(entries: Sequence[Known], known: Sequence[Known]) -> tuple[Known, .
     return tuple(dict.fromkeys([*first, *entries]))
 
 
-def known_for(implementation: str, entries: Sequence[Known] | None = None) -> tuple[Known, ...]:
-    """The entries about an implementation with this name; `entries` are by default those of the package's own files."""
+def known_for(names: Collection[str], entries: Sequence[Known] | None = None) -> tuple[Known, ...]:
+    """The entries about implementations with these names; `entries` are by default those of the package's own files."""
     found = shipped() if entries is None else entries
-    return tuple(entry for entry in found if entry.implementation in ("", implementation))
+    return tuple(entry for entry in found if not entry.implementation or entry.implementation in names)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.errors import BadKnownError
-from pipeconform.report.causes import read_known, shipped
+from pipeconform.report.causes import causes_of, read_known, shipped
 from pipeconform.report.causes.known import entry_of, known_for
 
 ROOT = Path(__file__).parents[3]
@@ -57,8 +57,22 @@ def test_a_shipped_entry_agrees_with_the_documentation(entry):
 
 
 def test_entries_are_about_one_implementation(make):
-    assert [entry.id for entry in known_for("torch FSDP")] == ["75"]
-    assert known_for("toy GPipe") == ()
+    assert [entry.id for entry in known_for({"torch FSDP"})] == ["75"]
+    assert known_for({"toy GPipe"}) == ()
+
+
+def test_what_is_known_of_an_implementation_is_known_of_those_that_are_built_on_it(make):
+    violation = make.violation("TRN-4", "GPipe", signature="gradient of earlier steps divided by m")
+    made = make.result(make.cell("TRN-4", "GPipe", violation))
+    theirs = make.changed(made.implementation, name="a fork", built_on="torch.distributed.pipelining")
+    alone = make.changed(theirs, built_on="")
+
+    def known(implementation):
+        (cause,) = causes_of(make.changed(made, implementation=implementation))
+        return [entry.id for entry in cause.known]
+
+    assert known(theirs) == ["3"]
+    assert known(alone) == []
 
 
 def test_a_finding_is_known_by_requirement_status_signature_and_schedule(tmp_path, make):
@@ -80,7 +94,7 @@ def test_a_finding_is_known_by_requirement_status_signature_and_schedule(tmp_pat
 def test_a_gradient_that_cannot_be_sent_is_known_by_gloos_words_and_by_those_of_others(make, said):
     violation = make.violation("TRN-15", "GPipe", status="error", signature=f"raised RuntimeError: {said}")
     entry = entry_of(
-        make.cell("TRN-15", "GPipe", violation), violation, known_for("torch.distributed.pipelining")
+        make.cell("TRN-15", "GPipe", violation), violation, known_for({"torch.distributed.pipelining"})
     )
     assert entry.id == "23"
 
