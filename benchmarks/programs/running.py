@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -47,13 +47,13 @@ class Ended(NamedTuple):
 
 
 class Place:
-    """A folder for one program, in which no module of `ABSENT` can be imported."""
+    """A folder for one program, in which no module of `ABSENT` can be imported but what an engine `needs` itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, needs: Collection[str] = ()) -> None:
         self._folder, self.script = folder, folder / "shown.py"
         self._absent = folder / "absent"
         self._absent.mkdir(exist_ok=True)
-        for name in ABSENT:
+        for name in set(ABSENT).difference(needs):
             (self._absent / f"{name}.py").write_text(f"raise ImportError('{name} is not there')\n")
 
     @property

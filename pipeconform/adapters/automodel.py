@@ -126,6 +126,8 @@ class _Config:
 
     def __init__(self, pipeline: _AutoPipeline) -> None:
         self.pipeline = pipeline
+        # asked for, but not used: the model says itself what its parts take and give
+        self.hidden_size = self.vocab_size = 1
 
     def __deepcopy__(self, memo: object) -> _Config:
         return self

@@ -9,6 +9,7 @@ from pipeconform.reference_impl.single_process import SingleProcessPipeline, Sin
 from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
+from pipeconform.adapters.automodel import AutoModel
 from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.dualpipe import DualPipe
@@ -54,6 +55,13 @@ class DividesTwice(ColossalAI):
 
 class DividesTwiceInNanotron(Nanotron):
     """Divides by m a loss that the engine divides by m."""
+
+    def build(self, plan: Plan):
+        return super().build(_divided(plan))
+
+
+class DividesTwiceInAutoModel(AutoModel):
+    """The same with AutoModel."""
 
     def build(self, plan: Plan):
         return super().build(_divided(plan))
