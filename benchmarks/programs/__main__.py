@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="try again what shared a process")
     parser.add_argument("--seed", type=int, help="kinds of violations take turns, in an order drawn with it")
     parser.add_argument("--most", type=int, metavar="N", help="stop after N programs")
-    parser.add_argument("--needs", metavar="NAME", nargs="+", default=[], help="packages that the engine imports")
+    parser.add_argument(
+        "--needs", metavar="NAME", nargs="+", default=[], help="packages that the engine imports"
+    )
     parser.add_argument("--only", default="", metavar="ID", help="only violations of one requirement")
     given = parser.parse_args()
     known = {} if given.fresh else kept(given.kept, Outcome)

@@ -6,7 +6,7 @@ what was expected there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -60,9 +60,12 @@ _TENSOR = "a tensor"
 
 
 class CheckedPipeline:
-    """A pipeline that raises `ContractError` where the one it wraps breaks the contract."""
+    """A pipeline that raises `ContractError` where the one it wraps breaks the contract.
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    `parameters` gives the names of a stage's parameters as it was built.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, parameters: Callable[[int], Collection[str]]) -> None:
         lacking = [f"{name}()" for name in _METHODS if not callable(getattr(pipeline, name, None))]
         if lacking:
             raise ContractError(
@@ -71,7 +74,7 @@ class CheckedPipeline:
             )
         for name, arguments in _CALLS.items():
             require_call(getattr(pipeline, name), f"{type(pipeline).__name__}.{name}", arguments)
-        self._pipeline = pipeline
+        self._pipeline, self._parameters = pipeline, parameters
 
     def owned(self) -> Mapping[int, nn.Module]:
         """The modules by stage index."""
@@ -119,6 +122,8 @@ class CheckedPipeline:
         found = self._pipeline.gradients()
         _require_named("gradients()", found, torch.Tensor | None, "a tensor or None")
         self._require_owned("gradients()", found)
+        for stage, values in found.items():
+            self._require_parameters(stage, values)
         return found
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
@@ -135,6 +140,16 @@ class CheckedPipeline:
         if strange := sorted(found.keys() - owned.keys()):
             raise ContractError(
                 f"{what} has stage {strange[0]}, which owned() does not have; expected {sorted(owned)} at most"
+            )
+
+    def _require_parameters(self, stage: int, values: Mapping[str, object]) -> None:
+        """Refuse names that a wrapper has changed: the builder's would seem to have no gradient."""
+        names = self._parameters(stage)
+        if strange := sorted(values.keys() - names):
+            expected = f"names such as {min(names)!r}" if names else "none"
+            raise ContractError(
+                f"gradients()[{stage}] has {strange[0]!r}, which is no parameter of the stage as it was built; "
+                f"expected {expected}"
             )
 
     def table(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,6 @@ from pipeconform.adapter import Batch, Microbatch, Mode, Plan, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
 from pipeconform.case.case import Case, Eval, Freeze, Load, Step, Train, Zero
-from pipeconform.errors import ContractError
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.batch_sources import BatchSources
@@ -114,7 +113,6 @@ def run_step(
     names = {s: initials.parameter_names(s) for s in owned}
     kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
     gradients = pipeline.gradients()
-    _require_builders_names(gradients, names)
     shown = StepShown(
         step=index,
         answers=answers,
@@ -142,19 +140,6 @@ def run_step(
     )
     del result  # a user may keep results with a graph; whatever else stays is kept by the implementation
     return structs.replace(shown, held=recorder.held(), kept=recorder.kept())
-
-
-def _require_builders_names(
-    gradients: Mapping[int, Mapping[str, object]], names: Mapping[int, Collection[str]]
-) -> None:
-    """Refuse names that a wrapper has changed: the builder's would seem to have no gradient."""
-    for stage, values in gradients.items():
-        if strange := sorted(values.keys() - names[stage]):
-            known = f"names such as {min(names[stage])!r}" if names[stage] else "none"
-            raise ContractError(
-                f"gradients()[{stage}] has {strange[0]!r}, which is no parameter of the stage as it was built; "
-                f"expected {known}"
-            )
 
 
 def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:

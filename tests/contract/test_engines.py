@@ -58,8 +58,8 @@ KNOWN = {
     ("automodel", "1F1B"): {"LIF-1": "failed"},
     ("automodel", "ZBVZeroBubble"): {"LIF-1": "blocked"},
 }
-"""What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9; torch's
-4, and 5, by SCH-9."""
+"""What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9;
+torch's 4, and 5, by SCH-9."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),

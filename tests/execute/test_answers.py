@@ -54,8 +54,12 @@ class Declaring(Honest):
         return self.answers["table"]
 
 
+def checked(pipeline):
+    return CheckedPipeline(pipeline, parameters=lambda stage: {"weight", "bias"})
+
+
 def ask(method, answer):
-    pipeline = CheckedPipeline(Declaring(**{method: answer}))
+    pipeline = checked(Declaring(**{method: answer}))
     return pipeline.run(Mode.TRAIN, BATCH) if method == "run" else getattr(pipeline, method)()
 
 
@@ -66,7 +70,7 @@ def test_honest_answers_pass_unchanged():
 
 def test_operations_and_closing_are_passed_on():
     inner = Honest()
-    pipeline = CheckedPipeline(inner)
+    pipeline = checked(inner)
     pipeline.apply(ZeroGrad())
     pipeline.close()
 
@@ -77,7 +81,7 @@ def test_missing_methods_are_named():
     with pytest.raises(
         ContractError, match=r"^build\(\) returned None, which lacks owned\(\), run\(\), apply\(\)"
     ):
-        CheckedPipeline(None)
+        checked(None)
 
 
 def test_a_method_that_is_no_function_counts_as_missing():
@@ -85,7 +89,7 @@ def test_a_method_that_is_no_function_counts_as_missing():
     inner.gradients = {}
 
     with pytest.raises(ContractError, match=r"^build\(\) returned a Honest, which lacks gradients\(\);"):
-        CheckedPipeline(inner)
+        checked(inner)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,12 @@ def test_a_method_that_is_no_function_counts_as_missing():
         ("gradients", {0: []}, "gradients()[0] is a list; expected a mapping from parameter names"),
         ("gradients", {0: {1: None}}, "a key of gradients()[0] is int 1; expected a name"),
         ("gradients", {0: {"w": 0.5}}, "gradients()[0]['w'] is float 0.5; expected a tensor or None"),
+        (
+            "gradients",
+            {0: {"module.weight": None}},
+            "gradients()[0] has 'module.weight', which is no parameter of the stage as it was built; "
+            "expected names such as 'bias'",
+        ),
         ("state", {0: {"w": None}}, "state()[0]['w'] is None; expected a tensor"),
     ],
 )
@@ -130,4 +140,4 @@ def test_an_answer_of_another_type_is_named_with_what_was_expected(method, answe
 
 def test_a_declared_table_needs_a_method_to_show_it():
     with pytest.raises(ContractError, match=r"which lacks table\(\), but Feature.DECLARED_TABLE is claimed"):
-        CheckedPipeline(Honest()).table()
+        checked(Honest()).table()

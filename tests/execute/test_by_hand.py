@@ -18,6 +18,7 @@ from pipeconform.case.by_hand import UNTIMELY
 from pipeconform.case.case import ByHand, Case, Stage, Train, World
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.initial import Initials
 from pipeconform.execute.planning import plan_of
 from pipeconform.schedule import Kind, verify
 from tests.case.examples import small_case, with_model
@@ -66,7 +67,7 @@ def _plan(case: Case) -> Plan:
 def _gradients(hand: ByHand) -> tuple[list[Any], tuple[Any, ...]]:
     case = _case(hand)
     plan = _plan(case)
-    pipeline = CheckedPipeline(ReferenceAdapter().build(plan))
+    pipeline = CheckedPipeline(ReferenceAdapter().build(plan), parameters=Initials(case).parameter_names)
     answers = by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
     return [g for own in pipeline.gradients().values() for g in own.values()], answers
 

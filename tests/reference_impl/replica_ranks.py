@@ -210,7 +210,9 @@ def check(context: RankContext, payload: bytes) -> bytes:
             batch = batch_of(scenario, index, replica=replica)
             if training and job.by_hand:
                 hand = ByHand(mixed=True, late=True)
-                by_hand.drive(CheckedPipeline(pipeline), pipeline.plan, batch, hand)
+                parameters = {s: dict(one.named_parameters()) for s, one in pipeline.owned().items()}
+                checked = CheckedPipeline(pipeline, parameters=parameters.__getitem__)
+                by_hand.drive(checked, pipeline.plan, batch, hand)
                 result = None
             else:
                 result = pipeline.run(Mode.TRAIN if training else Mode.EVAL, batch)
