@@ -67,6 +67,8 @@ class Certificate(_Data, frozen=True, kw_only=True):
     version: Line
     reference: Line
     source_digest: Line
+    built_on: Line = ""
+    """What the implementation is built on, if that is an implementation, too."""
     seed: int
     draws: int
     shard: Line = ""

@@ -56,6 +56,7 @@ def _repeated(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
         ("version", certificate.version, one.version),
         ("reference", certificate.reference, one.reference),
         ("source_digest", certificate.source_digest, one.source_digest),
+        ("built_on", certificate.built_on, one.built_on),
         ("product_version", certificate.product_version, result.product_version),
         ("standard_version", certificate.standard_version, result.standard_version),
         ("seed", certificate.seed, result.run.seed),

@@ -197,6 +197,8 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "Implementation", f"{certificate.implementation} {certificate.version}"
     yield "Adapter", f"{certificate.reference}, SHA-256 {certificate.source_digest}"
     yield "Engine", engine_text(certificate.engine)
+    if certificate.built_on:
+        yield "Built on", certificate.built_on
     if result.implementation.kind == "pipeline":
         yield "Schedules", ", ".join(result.run.schedules)
     for claim in certificate.weakening:

@@ -79,7 +79,7 @@ def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt
         here = implementation_of(campaign)
         engine = engine_in(campaign)
     said = contents.result.implementation
-    for field in ("name", "version", "source_digest"):
+    for field in ("name", "version", "built_on", "source_digest"):
         a, b = getattr(said, field), getattr(here, field)
         if a != b:
             text = f"{a!r}, but {options.implementation} is {b!r}"

@@ -31,6 +31,7 @@ _SAME = (
     "version",
     "reference",
     "source_digest",
+    "built_on",
     "engine",
     "claims_digest",
     "seed",

@@ -244,6 +244,7 @@ def _contents(
             version=one.version,
             reference=one.reference,
             source_digest=one.source_digest,
+            built_on=one.built_on,
             seed=result.run.seed,
             draws=result.run.corpus,
             shard=shard,
