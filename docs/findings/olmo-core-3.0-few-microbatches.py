@@ -6,12 +6,12 @@ What: the engine takes every number of microbatches that its check of whole roun
   whose number of sequences is no whole number of rounds is refused on every rank; but if the caller goes on, the
   refused number stays, and training steps silently leave out microbatches.
 Where: OLMo-core 3.0.0, train/train_module/transformer/pipeline/pipeline_schedule.py, CustomScheduleInterleaved1F1B:
-  reset_n_microbatches (line 162) and the receives of _step_microbatches; distributed/parallel/pipeline_parallel.py,
+  reset_n_microbatches (line 164) and the receives of _step_microbatches; distributed/parallel/pipeline_parallel.py,
   PipelineSchedule.step.
 Why: a rank's actions are laid side by side without looking at what they wait for, and it receives in the time slot in
   which its neighbour sends. With m >= p the input of the second chunk comes before it is due; with fewer it comes
   later. reset_n_microbatches stores the number before it checks it, and step() restores it only if nothing raises.
-Requirement: none (there is no adapter); near SCH-1, LIF-1 and ERR-12.
+Requirement: SCH-6 (the KeyError).
 Schedules: CustomScheduleInterleaved1F1B; CustomSchedule1F1BV is right with few microbatches, but inherits the check of
   whole rounds, which it does not need.
 Known: no thread about this is known.

@@ -36,6 +36,7 @@ BUILT_IN = {
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
     "automodel": "pipeconform.adapters.automodel:AutoModel",
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
+    "olmo-core": "pipeconform.adapters.olmo_core:OlmoCore",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",

@@ -26,6 +26,7 @@ RELEASES = {
     "dualpipe": "1.0.0",
     "nanotron": "0.4",
     "nemo-automodel": "0.7.0",
+    "ai2-olmo-core": "3.0.0",
     "torchgpipe": "0.0.7",
 }
 
@@ -47,6 +48,8 @@ CASES = [
     ("nanotron", "nanotron", "1F1B", (2, 3)),
     ("automodel", "nemo-automodel", "1F1B", (2, 3)),
     ("automodel", "nemo-automodel", "ZBVZeroBubble", (2, 2)),
+    ("olmo-core", "ai2-olmo-core", "Interleaved1F1B", (2, 3)),
+    ("olmo-core", "ai2-olmo-core", "1F1BV", (2, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -79,6 +82,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwice", "colossalai", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInNanotron", "nanotron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInAutoModel", "nemo-automodel", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]

@@ -33,6 +33,7 @@ SHIPPED = (
     "dualpipe.toml",
     "torchgpipe.toml",
     "nanotron.toml",
+    "olmo-core.toml",
 )
 """The files of the package, beside this module."""
 

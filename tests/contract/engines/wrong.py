@@ -18,6 +18,7 @@ from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
 from pipeconform.adapters.megatron_ties import MegatronTies
 from pipeconform.adapters.nanotron import Nanotron
+from pipeconform.adapters.olmo_core import OlmoCore
 from pipeconform.adapters.torchgpipe import TorchGPipe
 
 
@@ -62,6 +63,13 @@ class DividesTwiceInNanotron(Nanotron):
 
 class DividesTwiceInAutoModel(AutoModel):
     """The same with AutoModel."""
+
+    def build(self, plan: Plan):
+        return super().build(_divided(plan))
+
+
+class DividesTwiceInOlmoCore(OlmoCore):
+    """The same with OLMo-core."""
 
     def build(self, plan: Plan):
         return super().build(_divided(plan))
