@@ -87,7 +87,7 @@ class Ended:
 
 def unjudged(cells: Iterable[Cell]) -> str:
     """Which cell the harness could not judge, and why; empty if there is none."""
-    broken = [cell for cell in cells if cell.status == "error" and not cell.violations]
+    broken = [cell for cell in cells if cell.is_broken]
     if not broken:
         return ""
     first, more = broken[0], len(broken) - 1

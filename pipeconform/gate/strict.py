@@ -92,7 +92,7 @@ def _never_judged(entry: Expectation, schedule: str, result: Result) -> Iterator
 
 def _unknown(cells: list[Cell]) -> bool:
     """Whether the harness failed to judge some of the cells, which fails the run by itself."""
-    return any(cell.status == "error" and not cell.violations for cell in cells)
+    return any(cell.is_broken for cell in cells)
 
 
 def _judgements(entry: Expectation, cell: Cell) -> int:

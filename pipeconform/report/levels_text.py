@@ -53,7 +53,7 @@ def _met_above(levels: Sequence[LevelStanding]) -> Iterator[str]:
 
 def next_lines(result: Result, *, causes: Sequence[Cause]) -> Iterator[str]:
     """What to do after a run in which nothing is violated, as commands; nothing after any other run."""
-    broken = any(cell.status == "error" and not cell.violations for cell in result.cells)
+    broken = any(cell.is_broken for cell in result.cells)
     judged = any(cell.is_judged for cell in result.cells)
     outdated = result.expectations is not None and result.expectations.problems
     if causes or broken or outdated or not judged or not result.run.complete:

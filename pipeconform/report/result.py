@@ -213,6 +213,11 @@ class Cell(_Data, frozen=True, kw_only=True):
         return bool(self.violations) or (self.judgements > 0 and self.status != "nothing_compared")
 
     @property
+    def is_broken(self) -> bool:
+        """Whether it could not be judged, because of the adapter or the machine: an error without a violation."""
+        return self.status == "error" and not self.violations
+
+    @property
     def is_expected(self) -> bool:
         """Whether it has violations that are covered by expectations, and no others, but for blocked ones."""
         own = [one for one in self.violations if one.expected or not one.blocked_by]

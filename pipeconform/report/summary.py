@@ -214,7 +214,7 @@ def verdict(result: Result, *, causes: Sequence[Cause] | None = None) -> Text:
     known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
     entries = result.expectations
     judged = {cell.requirement for cell in result.cells if cell.is_judged} | wrong
-    errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
+    errors = [cell for cell in result.cells if cell.is_broken]
     if not result.run.complete:
         begin = "stopped early; so far "
     elif errors:

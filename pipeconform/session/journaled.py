@@ -34,7 +34,7 @@ class Journaled:
             return kept.cell
         executed, points = dict(self._campaign.executed), frozenset(self._campaign.points)
         cell = judge()
-        if cell.status == "error" and not cell.violations:
+        if cell.is_broken:
             return cell
         more = {
             digest: number - executed.get(digest, 0)

@@ -380,7 +380,7 @@ class PytestRun:
             self.view.stop()
         cells = self.gathered.cells.values()
         judged = any(cell.is_judged for cell in cells)
-        failed = any(cell.status == "error" and not cell.violations for cell in cells)
+        failed = any(cell.is_broken for cell in cells)
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
         self.complete = complete and not failed

@@ -125,7 +125,7 @@ def _headline(result: Result, causes: Sequence[Cause]) -> str:
 def _remarks(result: Result, causes: Sequence[Cause]) -> Iterator[str]:
     if not result.run.complete:
         yield "the run was stopped early: cells are missing"
-    errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
+    errors = [cell for cell in result.cells if cell.is_broken]
     if errors:
         yield f"{plural(len(errors), 'cell')} could not be judged"
     accusing = [cause for cause in causes if not cause.expected]
