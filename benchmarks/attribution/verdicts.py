@@ -50,7 +50,5 @@ def verdict_of(result: Result) -> Verdict:
             )
             for one in causes_of(result, known=())
         ),
-        failed=tuple(
-            cell.requirement for cell in result.cells if cell.status == "error" and not cell.violations
-        ),
+        failed=tuple(cell.requirement for cell in result.cells if cell.is_broken),
     )

@@ -19,7 +19,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.adapter import (
-    Along,
     Batch,
     BoundaryClaim,
     Bystander,
@@ -42,7 +41,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
-from pipeconform.adapters.torch_batches import step_arguments
+from pipeconform.adapters.torch_batches import split_dims, step_arguments
 from pipeconform.stage_wrapping import wrapped
 
 __all__ = ["AutoModel"]
@@ -172,12 +171,7 @@ class _AutoPipeline:
         # meshes with equal names and ranks are equal, and torch's caches then mix up their groups
         self._axis = f"pp_{group.group_name}"
         self._mesh = DeviceMesh.from_group(group, plan.ranks.device.type, mesh_dim_names=(self._axis,))
-        self.kwarg_dims = {
-            name: rule.dim
-            for rules in plan.kwarg_rules.values()
-            for name, rule in rules.items()
-            if isinstance(rule, Along)
-        }
+        self.kwarg_dims = split_dims(plan, plan.owned_stages())
         self._outputs: tuple[TensorSpec, ...] = ()
         self._inputs: tuple[torch.Tensor, ...] = ()
         self._samples: int | None = None

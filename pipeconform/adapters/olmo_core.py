@@ -1,12 +1,13 @@
 """OLMo-core's own pipeline schedules behind the contract.
 
 A stage sends one tensor ``[samples, length, width]``, whose width it has as ``d_model``. The last stage computes its
-loss by itself, and divides it by a factor that the caller gives. Nothing is divided by m.
+loss by itself, and divides it by a factor that the caller gives: m, for a mean. The engine divides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -178,8 +179,8 @@ class OlmoCore:
         )
 
     def setup_process(self) -> None:
-        """Import the engine."""
-        import olmo_core.train.train_module.transformer.pipeline.pipeline_schedule  # noqa: F401 - the first pipeline is built as fast as others
+        """Import the engine, so that the first pipeline is built as fast as others."""
+        import_module("olmo_core.train.train_module.transformer.pipeline.pipeline_schedule")
 
     def build(self, plan: Plan) -> _OlmoPipeline | Bystander:
         """Build on this rank."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeconform.adapter import Batch
+from pipeconform.adapter import Along, Batch, Plan
 
-__all__ = ["step_arguments"]
+__all__ = ["split_dims", "step_arguments"]
+
+
+def split_dims(plan: Plan, stages: Iterable[int]) -> dict[str, int]:
+    """The dimensions in which keyword arguments of these stages are split, of those that are split by a rule."""
+    rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
+    return {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
 
 
 def step_arguments(

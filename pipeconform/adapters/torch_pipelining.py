@@ -41,7 +41,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
-from pipeconform.adapters.torch_batches import step_arguments
+from pipeconform.adapters.torch_batches import split_dims, step_arguments
 from pipeconform.adapters.torch_declared import declared
 from pipeconform.stage_wrapping import axis_of_parts, bare, wrapped
 
@@ -330,8 +330,7 @@ def _merge_spec(rule: MergeRule | None) -> Any:
 
 def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
     """The dimensions in which this rank's keyword arguments are split, if one is split in another than usual."""
-    rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
-    dims = {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
+    dims = split_dims(plan, stages)
     return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
 
 

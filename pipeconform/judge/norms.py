@@ -30,6 +30,7 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
         found = shown_gradients(evidence, expected)
         right_norm = two_norm(found)
         count = sum(gradient.numel() for gradient in found)
+        coarsest = max((torch.finfo(gradient.dtype).eps for gradient in found), default=0.0)
         for one in evidence.members:
             norm = shown_step(one, expected.step).gradient_norm
             evidence.compared()
@@ -38,7 +39,7 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(kind="no norm", message=text, step=expected.step, rank=one.rank)
                 continue
             mine = float(norm.tensor())
-            eps = max(torch.finfo(each.dtype).eps for each in (norm.tensor(), *found))
+            eps = max(coarsest, torch.finfo(norm.tensor().dtype).eps)
             if not abs(mine - right_norm) <= (count + 4) * eps * right_norm and not evidence.overflows:
                 text = (
                     f"the norm of all gradients is {right_norm:.9g}, rank {one.rank} reports {mine:.9g} "

@@ -40,39 +40,31 @@ def _divided(plan: Plan) -> Plan:
     )
 
 
-class AveragesTwiceOverTorchGPipe(TorchGPipe):
+class _DividedLoss:
+    """Gives the engine that stands behind it a loss that is divided by m."""
+
+    def build(self, plan: Plan):
+        return super().build(_divided(plan))
+
+
+class AveragesTwiceOverTorchGPipe(_DividedLoss, TorchGPipe):
     """The same with torchgpipe."""
 
-    def build(self, plan: Plan):
-        return super().build(_divided(plan))
 
-
-class DividesTwice(ColossalAI):
+class DividesTwice(_DividedLoss, ColossalAI):
     """Divides by m a loss that the engine divides by m."""
 
-    def build(self, plan: Plan):
-        return super().build(_divided(plan))
 
-
-class DividesTwiceInNanotron(Nanotron):
+class DividesTwiceInNanotron(_DividedLoss, Nanotron):
     """Divides by m a loss that the engine divides by m."""
 
-    def build(self, plan: Plan):
-        return super().build(_divided(plan))
 
-
-class DividesTwiceInAutoModel(AutoModel):
+class DividesTwiceInAutoModel(_DividedLoss, AutoModel):
     """The same with AutoModel."""
 
-    def build(self, plan: Plan):
-        return super().build(_divided(plan))
 
-
-class DividesTwiceInOlmoCore(OlmoCore):
+class DividesTwiceInOlmoCore(_DividedLoss, OlmoCore):
     """The same with OLMo-core."""
-
-    def build(self, plan: Plan):
-        return super().build(_divided(plan))
 
 
 class KeepsOwnersApart(DualPipe):
