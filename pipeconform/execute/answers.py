@@ -62,10 +62,10 @@ _TENSOR = "a tensor"
 class CheckedPipeline:
     """A pipeline that raises `ContractError` where the one it wraps breaks the contract.
 
-    `parameters` gives the names of a stage's parameters as it was built.
+    `parameters` gives the names that a stage's parameters had when it was built, or None if any may be right.
     """
 
-    def __init__(self, pipeline: Pipeline, *, parameters: Callable[[int], Collection[str]]) -> None:
+    def __init__(self, pipeline: Pipeline, *, parameters: Callable[[int], Collection[str] | None]) -> None:
         lacking = [f"{name}()" for name in _METHODS if not callable(getattr(pipeline, name, None))]
         if lacking:
             raise ContractError(
@@ -145,7 +145,7 @@ class CheckedPipeline:
     def _require_parameters(self, stage: int, values: Mapping[str, object]) -> None:
         """Refuse names that a wrapper has changed: the builder's would seem to have no gradient."""
         names = self._parameters(stage)
-        if strange := sorted(values.keys() - names):
+        if names is not None and (strange := sorted(values.keys() - names)):
             expected = f"names such as {min(names)!r}" if names else "none"
             raise ContractError(
                 f"gradients()[{stage}] has {strange[0]!r}, which is no parameter of the stage as it was built; "

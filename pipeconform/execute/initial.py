@@ -28,6 +28,8 @@ class InitialStage:
     """Parameters and buffers."""
     trainable: Mapping[str, bool]
     """`requires_grad` of every parameter."""
+    names: frozenset[str]
+    """Every name of a parameter; one that modules share has several."""
     module_types: Mapping[str, type[nn.Module]]
 
     @classmethod
@@ -37,6 +39,7 @@ class InitialStage:
         return cls(
             values=named({**parameters, **dict(module.named_buffers())}),
             trainable={name: one.requires_grad for name, one in parameters.items()},
+            names=frozenset(name for name, _ in module.named_parameters(remove_duplicate=False)),
             module_types={name: type(one) for name, one in modules.items()},
         )
 
@@ -78,6 +81,12 @@ class Initials:
         if self._case.model.split is not None:
             return self._names_in_whole
         return frozenset(self.of(stage).trainable)
+
+    def given_names(self, stage: int) -> frozenset[str] | None:
+        """Every name that the stage's builder gave a parameter; None if a front end makes the stages, because the
+        names that it gives are judged (TRC-2).
+        """
+        return None if self._case.model.split is not None else self.of(stage).names
 
     @functools.cached_property
     def _names_in_whole(self) -> frozenset[str]:

@@ -224,7 +224,7 @@ def _run(
     before = random_state(ranks.device)
     nothing = Observation(rank=context.rank, pipeline_rank=position)
     try:
-        pipeline = CheckedPipeline(adapter.build(plan), parameters=initials.parameter_names)
+        pipeline = CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
     except Unsupported as reason:
         if job.case.world.misplan is not None:
             return structs.replace(nothing, failed=mistaken.failed_by(reason, step=None))
@@ -268,7 +268,7 @@ def _run(
             if not description.capabilities.fresh_process_per_build:
 
                 def again() -> CheckedPipeline:
-                    return CheckedPipeline(adapter.build(plan), parameters=initials.parameter_names)
+                    return CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
 
             lived_on = leaks.live_on(
                 pipeline,

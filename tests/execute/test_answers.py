@@ -68,6 +68,12 @@ def test_honest_answers_pass_unchanged():
         assert ask(method, answer) is answer
 
 
+def test_names_that_a_front_end_gives_are_left_to_the_requirement():
+    answer = {0: {"submod.weight": None}}
+
+    assert CheckedPipeline(Honest(gradients=answer), parameters=lambda stage: None).gradients() is answer
+
+
 def test_operations_and_closing_are_passed_on():
     inner = Honest()
     pipeline = checked(inner)

@@ -67,7 +67,7 @@ def _plan(case: Case) -> Plan:
 def _gradients(hand: ByHand) -> tuple[list[Any], tuple[Any, ...]]:
     case = _case(hand)
     plan = _plan(case)
-    pipeline = CheckedPipeline(ReferenceAdapter().build(plan), parameters=Initials(case).parameter_names)
+    pipeline = CheckedPipeline(ReferenceAdapter().build(plan), parameters=Initials(case).given_names)
     answers = by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
     return [g for own in pipeline.gradients().values() for g in own.values()], answers
 

@@ -1,10 +1,12 @@
 """What a stage was before an engine had it, and what differs afterwards."""
 
 import pytest
+from msgspec import structs
 from torch import nn
 
 from pipeconform.case import blocks
 from pipeconform.case.build.modules import build_stage
+from pipeconform.case.model import Split
 from pipeconform.execute.initial import Initials, InitialStage
 from pipeconform.observe.array import Array
 from tests.judge.honest import of_blocks
@@ -81,3 +83,18 @@ def test_names_are_those_of_parameters_without_buffers():
 
     assert {"blocks.0.weight", "blocks.1.norm.weight"} <= names
     assert "blocks.1.norm.running_mean" not in names
+
+
+def test_a_shared_parameter_has_each_name_that_its_builder_gave():
+    initials = Initials(of_blocks(blocks.Tied(), blocks.Linear()))
+    names = initials.given_names(0)
+
+    assert names is not None
+    assert {"blocks.0.first.weight", "blocks.0.second.weight"} <= names
+    assert "blocks.0.second.weight" not in initials.parameter_names(0)
+
+
+def test_names_that_a_front_end_gives_are_its_own():
+    case = structs.replace(CASE, model=structs.replace(CASE.model, split=Split()))
+
+    assert Initials(case).given_names(0) is None
