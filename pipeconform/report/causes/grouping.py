@@ -136,6 +136,7 @@ class _Group:
 
     def __init__(self, member: Member, traits: Traits, known: Known | None) -> None:
         self.members = [member]
+        self.expected = bool(member.violation.expected)
         self.known = [] if known is None else [known]
         self.factor = traits.factor
         self.likes = [traits]
@@ -154,6 +155,8 @@ class _Group:
 
     def is_one_with(self, other: _Group) -> bool:
         """Whether both have one cause."""
+        if self.expected is not other.expected:
+            return False
         if self.known and other.known:
             return self.known[0].root == other.known[0].root
         if not (self.known or other.known) and (self._sees_what(other) or self._is_about_the_same_as(other)):
@@ -218,22 +221,19 @@ class _Groups:
             group.add(member, traits)
 
     def join(self) -> None:
-        """Join the groups of different requirements that have one cause."""
+        """Join the groups that have one cause, and those that both have one with a third."""
         kept: list[_Group] = []
         for group in self._groups:
-            expected = bool(group.members[0].violation.expected)
-            one = next(
-                (
-                    other
-                    for other in kept
-                    if bool(other.members[0].violation.expected) is expected and other.is_one_with(group)
-                ),
-                None,
-            )
-            if one is None:
+            first: _Group | None = None
+            for other in tuple(kept):
+                if first is None and other.is_one_with(group):
+                    first = other
+                    first.take_over(group)
+                elif first is not None and first.is_one_with(other):
+                    first.take_over(other)
+                    kept.remove(other)
+            if first is None:
                 kept.append(group)
-            else:
-                one.take_over(group)
         self._groups = kept
         self._number = {id(one): number for number, group in self.numbered() for one in group.members}
 

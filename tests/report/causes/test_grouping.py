@@ -1,5 +1,7 @@
 """Violations with one cause are one cause, and violations with two are two."""
 
+import itertools
+
 import pytest
 
 from pipeconform.observe.localisation import Deviation, Localisation
@@ -223,6 +225,18 @@ def test_the_same_business_under_two_schedules_are_two_causes(of):
     )
 
     assert {one.requirement for one in found} == {"LIF-4", "TRN-14"}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_two_causes_that_are_one_with_a_third_are_one_in_whatever_order_they_come(of, order):
+    rows = [
+        ("TRN-14", "1F1B", {"signature": "parameter missing"}),
+        ("LIF-4", "GPipe", {"signature": "state has a strange name"}),
+        ("DPC-1", "1F1B", {"signature": "parameter missing"}),
+        ("DPC-1", "GPipe", {"signature": "parameter missing"}),
+    ]
+
+    assert len(of(*(rows[at] for at in order))) == 1
 
 
 def test_errors_of_one_requirement_do_not_follow_from_each_other(of):
