@@ -83,8 +83,9 @@ class Initials:
         return frozenset(self.of(stage).trainable)
 
     def given_names(self, stage: int) -> frozenset[str] | None:
-        """Every name that the stage's builder gave a parameter; None if a front end makes the stages, because the
-        names that it gives are judged (TRC-2).
+        """Every name that the stage's builder gave a parameter; None if a front end makes the stages.
+
+        The names that a front end gives are judged (TRC-2).
         """
         return None if self._case.model.split is not None else self.of(stage).names
 

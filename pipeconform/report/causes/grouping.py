@@ -149,6 +149,7 @@ class _Group:
     def add(self, member: Member, traits: Traits) -> None:
         """Add a violation that it takes."""
         self.members.append(member)
+        self.facts.add((member.requirement, member.schedule, traits.fact))
         self.factor = (self.factor & traits.factor) or self.factor or traits.factor
         if traits.place and traits not in self.likes:
             self.likes.append(traits)
