@@ -172,6 +172,11 @@ STEPS: tuple[Step, ...] = (
         advice="merge outputs in the order of microbatches, and refuse batches that cannot be divided",
     ),
     Step(
+        signature="output unexpected",
+        advice="give the output of the whole batch as the unpipelined model would return it: join what the microbatches "
+        "gave, as torch.cat along batch.batch_dim does; a list of theirs is another structure",
+    ),
+    Step(
         signature="(no output|no loss|loss on the wrong rank)",
         advice="return it in StepResult on the ranks that outputs_on and loss_on claim",
     ),
