@@ -126,7 +126,7 @@ def describe_cut(world: World) -> str:
 
 def _stage(stage: StageSpec) -> str:
     names = " → ".join(repr(block).removesuffix("()") for block in stage.blocks)
-    return names + (" (frozen)" if stage.frozen else "")
+    return (names or "hands on what it is given") + (" (frozen)" if stage.frozen else "")
 
 
 def _model(model: Model) -> Iterator[str]:

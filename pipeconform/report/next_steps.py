@@ -173,8 +173,8 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         signature="output unexpected",
-        advice="give the output of the whole batch as the unpipelined model would return it: join what the microbatches "
-        "gave, as torch.cat along batch.batch_dim does; a list of theirs is another structure",
+        advice="give the output of the whole batch as the unpipelined model would return it: join what the "
+        "microbatches gave, as torch.cat along batch.batch_dim does; a list of theirs is another structure",
     ),
     Step(
         signature="(no output|no loss|loss on the wrong rank)",

@@ -60,3 +60,27 @@ class InputsErased(_Receiving):
         for value in getattr(self, "given", {}).pop(microbatch, []):
             value.detach().zero_()
         return result
+
+
+@breaks(
+    "FWD-7",
+    also=("FWD-35",),
+    source="https://github.com/NVIDIA-NeMo/Automodel/pull/3780",
+)
+class ReceiveBuffersTakenBack(_Receiving):
+    """A microbatch's receive buffers serve the next one once it has gone backward, though outputs may lie in them."""
+
+    free: dict[Any, list[Tensor]]
+
+    def received(self, microbatch: int, value: Tensor) -> Tensor:
+        self.free = getattr(self, "free", {})
+        buffers = self.free.get((tuple(value.shape), value.dtype))
+        buffer = buffers.pop() if buffers else torch.empty_like(value.detach())
+        buffer.copy_(value.detach())
+        return buffer.detach().requires_grad_(value.requires_grad)
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        result = super().backward(microbatch, gradients)
+        for value in self.given.pop(microbatch, []) if self.index > 0 else ():
+            self.free.setdefault((tuple(value.shape), value.dtype), []).append(value.detach())
+        return result

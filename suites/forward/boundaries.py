@@ -119,11 +119,13 @@ def keyword_arguments_reach_their_stage(evidence: Evidence) -> Iterator[Finding]
 )
 def views_arrive_or_are_refused(evidence: Evidence) -> Iterator[Finding]:
     """Stage outputs that are views, non-contiguous or expanded (stride 0) arrive at the next stage with the
-    right values, or an error says that they are not supported and every rank ends; they are never scrambled.
+    right values, or an error says that they are not supported and every rank ends; they are never scrambled. The
+    last stage may hand on what it was given: then the caller gets that, with the right values.
 
     Transport makes a tensor contiguous; a hand-over on the same rank does not.
     """
     yield from boundaries_arrive(evidence)
+    yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
 
 

@@ -272,6 +272,12 @@ def test_stages_that_the_engine_computes_again_show():
     assert "activations  not kept by the engine, which computes stages again in the backward" in text
 
 
+def test_a_stage_without_blocks_says_what_it_returns():
+    model = msgspec.structs.replace(MODEL, stages=(MODEL.stages[0], Stage(blocks=())))
+
+    assert "stage 1   hands on what it is given" in describe_case(small_case(model=model, program=(TRAIN,)))
+
+
 def test_a_second_schedule_shows():
     world = World(size=2, pipeline_ranks=(0, 1), second_schedule=True)
 

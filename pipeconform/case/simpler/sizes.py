@@ -164,8 +164,9 @@ def _with_stages(model: Model, kept: Sequence[int], moved: _Moved) -> Model:
     kwargs = tuple(structs.replace(one, stage=moved(one.stage)) for one in model.kwargs if one.stage in kept)
     passages = tuple(map(moved.passage, model.passages))
     stages = [model.stages[s] for s in kept]
-    if isinstance(head := model.stages[-1].blocks[-1], Head) and kept[-1] < len(model.stages) - 1:
-        stages[-1] = structs.replace(stages[-1], blocks=(*stages[-1].blocks, head))
+    ending = tuple(one for one in model.stages[-1].blocks[-1:] if isinstance(one, Head))
+    if kept[-1] < len(model.stages) - 1:
+        stages[-1] = structs.replace(stages[-1], blocks=(*stages[-1].blocks, *ending))
     return structs.replace(
         model,
         stages=tuple(stages),

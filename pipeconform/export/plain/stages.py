@@ -42,7 +42,7 @@ def stages_text(case: Case) -> tuple[str, str]:
     ]
     if hooked or (model.passages and case.has(blocks.InputHooked)):
         raise NotPlainError("a block hooks what its stage is given and not what it is given itself")
-    fresh = all(isinstance(stage.blocks[-1], _FRESH) for stage in model.stages)
+    fresh = all(stage.blocks and isinstance(stage.blocks[-1], _FRESH) for stage in model.stages)
     if fresh and not model.sequence and model.container == "tensor":
         return "", _tuple([_built("nn.Sequential", stage, case) for stage in model.stages])
     texts = [_class(case, s) for s in range(case.num_stages)]

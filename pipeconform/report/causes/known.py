@@ -1,7 +1,7 @@
 """Known causes: findings that somebody has written up, matched by requirement and signature.
 
-A file has one ``[[known]]`` for each finding. The package has such files for torch, DeepSpeed and Megatron;
-`read_known` reads a user's own.
+A file has one ``[[known]]`` for each finding. The package has such files for torch and other engines
+(`SHIPPED`); `read_known` reads a user's own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SHIPPED = (
     "torchgpipe.toml",
     "nanotron.toml",
     "olmo-core.toml",
+    "automodel.toml",
 )
 """The files of the package, beside this module."""
 

@@ -71,6 +71,16 @@ def test_every_case_about_uneven_batches_has_one() -> None:
             assert all(run.batch_size % run.num_microbatches for run in runs), schedule.name
 
 
+def test_the_last_stage_hands_on_what_it_is_given_in_some_cases_about_views() -> None:
+    found = [case for one in EVERYTHING.schedules for case in _corpus(one, Focus.VIEWS, size=4)]
+    empty = [case for case in found if any(not stage.blocks for stage in case.model.stages)]
+
+    assert len(found) // 4 < len(empty) < len(found)
+    for case in empty:
+        assert [bool(stage.blocks) for stage in case.model.stages] == [*[True] * (case.num_stages - 1), False]
+        assert not case.model.classes
+
+
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_traffic_is_looked_at_among_bystanders_by_however_few_cases(size) -> None:
     """A pipeline that is the whole world cannot show that its engine takes the default group."""
