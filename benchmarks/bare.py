@@ -48,7 +48,7 @@ def run(context, adapter, description, case):
         pipeline_rank=members.index(context.rank) if member else None,
         pipeline_group=group if member else None,
     )
-    pipeline = adapter.build(plan_of(case, description, pipeline_ranks, None))
+    pipeline = adapter.build(plan_of(case, description, pipeline_ranks))
     for index, step in enumerate(case.program):
         if isinstance(step, Train | Eval):
             batch = data.make_batch(case, index)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from msgspec import structs
 
-from pipeconform.adapter import Description, Plan, ZeroGrad
+from pipeconform.adapter import ZeroGrad
 from pipeconform.case.case import Case
-from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
+from pipeconform.execute.running import Running
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Observation, StepShown
-from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import raised_from
 from pipeconform.ranks.recording.recorder import our_own
@@ -113,16 +113,7 @@ def _waits(failed: Failed | None) -> str:
     return WAITS_FOR_OTHERS if failed is None else f"raised {failed.type}, {WAITS_FOR_OTHERS}"
 
 
-def resumed(
-    shown: StepShown,
-    case: Case,
-    plan: Plan,
-    pipeline: CheckedPipeline,
-    description: Description,
-    recorder: ForwardRecorder,
-    *,
-    failed: Failed | None,
-) -> StepShown:
+def resumed(shown: StepShown, running: Running, *, failed: Failed | None) -> StepShown:
     """Run the mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
 
     Only if every rank of the pipeline failed in it, as `failed` says of this one; otherwise `shown` is returned. A hang
@@ -131,25 +122,19 @@ def resumed(
     Raises:
         Exception: whatever the implementation raises now.
     """
-    mine = failed is not None or plan.ranks.pipeline_rank is None
-    if not _on_every_rank(mine, device=plan.ranks.device, words=_waits(failed)):
+    ranks, recorder = running.plan.ranks, running.recorder
+    mine = failed is not None or ranks.pipeline_rank is None
+    if not _on_every_rank(mine, device=ranks.device, words=_waits(failed)):
         return shown
     with (
         examiner.telling(lambda: RESUMED),
         examiner.telling(recorder.standing, of_frame=recorder.inside),
     ):
         recorder.take()
-        pipeline.apply(ZeroGrad())
-        right = case.without_mistakes
+        running.pipeline.apply(ZeroGrad())
+        right = running.case.without_mistakes
         return run_step(
-            right,
-            shown.step,
-            plan,
-            pipeline,
-            description.capabilities,
-            recorder,
-            Initials(right),
-            BatchSources(),
+            replace(running, case=right, initials=Initials(right), sources=BatchSources()), shown.step
         )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -27,7 +27,7 @@ from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.replicas import AveragingHook, data_parallel_of
 from pipeconform.observe.recorder import ForwardRecorder
 
-__all__ = ["owners_of", "plan_of"]
+__all__ = ["Attached", "owners_of", "plan_of"]
 
 
 def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
@@ -51,29 +51,34 @@ def _scaling_of(scaling: Scaling | None) -> contract.LossScaling | None:
     return contract.LossScaling(initial=scaling.initial, backoff=scaling.backoff)
 
 
-def plan_of(
-    case: Case,
-    description: contract.Description,
-    ranks: Ranks,
-    recorder: ForwardRecorder | None,
-    disturber: Disturber | None = None,
-    mistakes: MistakeMaker | None = None,
-    hook: AveragingHook | None = None,
-    initials: Initials | None = None,
-    kept: KeptStages | None = None,
-) -> Plan:
-    """The plan of `case` for one rank.
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """What the harness puts into the stages of one rank; what is None is left out."""
 
-    `recorder` watches its stages, `disturber` and `mistakes` affect them, `initials` keeps how they were built. If
-    given, `kept` has the modules that are used again.
-    """
+    recorder: ForwardRecorder | None = None
+    """Watches them."""
+    disturber: Disturber | None = None
+    mistakes: MistakeMaker | None = None
+    hook: AveragingHook | None = None
+    """Averages the gradients of replicas where the user is to do so."""
+    initials: Initials | None = None
+    """Keeps how they were built."""
+    kept: KeptStages | None = None
+    """Has the modules that are used again."""
+
+
+def plan_of(
+    case: Case, description: contract.Description, ranks: Ranks, attached: Attached = Attached()
+) -> Plan:
+    """The plan of `case` for one rank, with `attached` in the stages that it builds."""
+    recorder, mistakes, initials = attached.recorder, attached.mistakes, attached.initials
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
 
     placement = Placement(case.world.placement) if case.world.placement else claim.placement
     misplan = case.world.misplan
-    intruder = disturber if case.world.perturbations else None
+    intruder = attached.disturber if case.world.perturbations else None
     edges = edges_of(case, ranks.mesh)
     placed = laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
     position = ranks.pipeline_rank
@@ -88,8 +93,8 @@ def plan_of(
                     "the plan gives the model whole (plan.split): its stages come from the front end"
                 )
             module = foreign.stage_for(case, index, owned=owned, position=position)
-            if kept is not None and index in owned and not case.world.is_parallel:
-                module = kept.used_again(index, module)
+            if attached.kept is not None and index in owned and not case.world.is_parallel:
+                module = attached.kept.used_again(index, module)
             if initials is not None and index in owned:
                 initials.note(index, module)
             module.recorder = recorder
@@ -106,9 +111,9 @@ def plan_of(
 
     first, loss = case.runs[0], data.loss_of(case, last=lambda: built[case.num_stages - 1])
     if edges is not None:
-        loss = dataclasses.replace(loss, function=edges.loss(loss.function))
+        loss = replace(loss, function=edges.loss(loss.function))
     if mistakes is not None:
-        loss = dataclasses.replace(loss, function=mistakes.loss(loss.function))
+        loss = replace(loss, function=mistakes.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None
     clipping: contract.Clipping | None = None
     scaling: contract.LossScaling | None = None
@@ -129,7 +134,7 @@ def plan_of(
             lambda mark: foreign.annotated_for(case, mark, owned=owned, position=position),
             seed=None if 0 in owned else foreign.stranger(case, position).seed,
         ),
-        data_parallel=data_parallel_of(case, hook),
+        data_parallel=data_parallel_of(case, attached.hook),
         tensor_parallel=tensor_parallel_of(case),
         schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
         placement=placed,
@@ -162,4 +167,4 @@ def plan_of(
     if not declares(case, position=ranks.pipeline_rank):
         return plan
     said = declared_of(case)
-    return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})
+    return replace(plan, declared={s: said[s] for s in plan.owned_stages()})

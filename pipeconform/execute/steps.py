@@ -12,16 +12,15 @@ import torch
 from msgspec import structs
 
 from pipeconform import adapter as contract
-from pipeconform.adapter import Batch, Microbatch, Mode, Plan, StepResult
+from pipeconform.adapter import Batch, Microbatch, Mode, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
-from pipeconform.case.case import Case, Eval, Freeze, Load, Step, Train, Zero
+from pipeconform.case.case import Eval, Freeze, Load, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
-from pipeconform.execute.batch_sources import BatchSources
-from pipeconform.execute.initial import Initials
 from pipeconform.execute.placed_batch import placed_batch
 from pipeconform.execute.randomness import moved, random_state
+from pipeconform.execute.running import Running
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
     Answered,
@@ -32,16 +31,17 @@ from pipeconform.observe.observation import (
     arrays,
     named,
 )
-from pipeconform.observe.recorder import ForwardRecorder, hook_counts
+from pipeconform.observe.recorder import hook_counts
 from pipeconform.observe.shards import local_parts, sharding_of
 
 __all__ = ["run_step"]
 
 
-def _data_for(case: Case, index: int, plan: Plan, capabilities: contract.Capabilities) -> Batch:
+def _data_for(running: Running, index: int) -> Batch:
     """The batch, with decoys instead of the values that this rank does not consume."""
+    plan, capabilities = running.plan, running.capabilities
     return foreign.batch_for(
-        case,
+        running.case,
         index,
         owned=plan.owned_stages(),
         position=plan.ranks.pipeline_rank,
@@ -59,31 +59,17 @@ def _out_of(source: Iterator[Microbatch], batch: Batch) -> Batch:
     return replace(batch, source=source, **empty)
 
 
-def run_step(
-    case: Case,
-    index: int,
-    plan: Plan,
-    pipeline: CheckedPipeline,
-    capabilities: contract.Capabilities,
-    recorder: ForwardRecorder,
-    initials: Initials,
-    sources: BatchSources,
-    *,
-    returns_outputs: bool = True,
-) -> StepShown:
-    """Run step `index` of the program and return everything that can be seen of it on this rank.
-
-    Its microbatches come from `sources` if the case says so. Unless `returns_outputs`, a training step is asked to
-    return none.
-    """
+def run_step(running: Running, index: int) -> StepShown:
+    """Run step `index` of the program and return everything that can be seen of it on this rank."""
+    case, plan, pipeline, recorder = running.case, running.plan, running.pipeline, running.recorder
     step = case.program[index]
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
     rng = random_state(plan.ranks.device)
     if isinstance(step, Train | Eval):
-        batch = _data_for(case, index, plan, capabilities)
+        batch = _data_for(running, index)
         if step.from_source:
-            each = functools.partial(_data_for, case, plan=plan, capabilities=capabilities)
-            batch = _out_of(sources.at(case, index, each), batch)
+            each = functools.partial(_data_for, running)
+            batch = _out_of(running.sources.at(case, index, each), batch)
         elif isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
         if plan.tensor_parallel is not None and plan.tensor_parallel.batch is not None:
@@ -91,7 +77,7 @@ def run_step(
             assert plan.ranks.mesh is not None
             batch = placed_batch(batch, case.world.tensor, plan.ranks.mesh)
         if isinstance(step, Train):
-            batch = replace(batch, returns_outputs=returns_outputs)
+            batch = replace(batch, returns_outputs=running.returns_outputs)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):
             if isinstance(step, Train) and step.by_hand is not None:
                 answers = by_hand.drive(pipeline, plan, batch, step.by_hand)
@@ -110,7 +96,7 @@ def run_step(
         pipeline.apply(contract.OptimizerStep())
     rng_moved = moved(rng, plan.ranks.device)
     state, owned = pipeline.state(), pipeline.owned()
-    names = {s: initials.parameter_names(s) for s in owned}
+    names = {s: running.initials.parameter_names(s) for s in owned}
     kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
     gradients = pipeline.gradients()
     shown = StepShown(
@@ -134,7 +120,7 @@ def run_step(
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=rng_moved,
         # replicas are not asked: their answer would add communication to what is recorded
-        gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
+        gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, running.capabilities),
         loss_scale=None if plan.loss_scaling is None else pipeline.loss_scale(),
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )

@@ -5,14 +5,14 @@ Runs in rank processes only; the controller names these functions and sends them
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from msgspec import structs
 from torch import nn
 
 from pipeconform import adapter as contract
-from pipeconform.adapter import Plan, Ranks
+from pipeconform.adapter import Ranks
 from pipeconform.case.build.mistakes import MistakeMaker
 from pipeconform.case.build.whole import cuts_are_known
 from pipeconform.case.case import Case, Eval, Train
@@ -42,9 +42,10 @@ from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.neighbours import neighbours_of
-from pipeconform.execute.planning import owners_of, plan_of
+from pipeconform.execute.planning import Attached, owners_of, plan_of
 from pipeconform.execute.randomness import random_state
 from pipeconform.execute.replicas import AveragingHook
+from pipeconform.execute.running import Running
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.attached import listen
 from pipeconform.observe.gradients import Gradients
@@ -108,16 +109,10 @@ def execute(context: RankContext, payload: bytes) -> bytes:
                 _judged_recording(job, groups.pipeline, waits) as traffic,
                 reduction_recorder(job.observe, groups.replicas) as reductions,
             ):
-                observation = _run(
-                    structs.replace(job, case=case),
-                    adapter,
-                    description,
-                    context,
-                    groups,
-                    traffic,
-                    reductions,
-                    kept,
+                around = _Around(
+                    context=context, groups=groups, traffic=traffic, reductions=reductions, kept=kept
                 )
+                observation = _run(structs.replace(job, case=case), adapter, description, around)
             if traffic is not None and _may_go_wrong(case):
                 observation = structs.replace(observation, lasting=not lasting.isdisjoint(traffic.used))
             if traffic is not None and "traffic" in job.observe:
@@ -170,61 +165,91 @@ def _judged_recording(
     return TrafficRecorder(given=group).recording()
 
 
-def _run(
-    job: Job,
-    adapter: contract.Adapter,
-    description: contract.Description,
-    context: RankContext,
-    groups: Groups,
-    traffic: TrafficRecorder | None,
-    reductions: ReductionRecorder | None,
-    kept: KeptStages | None,
-) -> Observation:
-    world = job.case.world
-    number, replica = world.pipeline_of(context.rank) or 0, world.replica_of(context.rank) or 0
-    members, watches = world.pipelines[number], "timeline" in job.observe
-    single = description.capabilities.world == "single_process"
+@dataclass(frozen=True, kw_only=True)
+class _Around:
+    """What surrounds one case on this rank."""
+
+    context: RankContext
+    groups: Groups
+    traffic: TrafficRecorder | None
+    """Records its communication, if anything does."""
+    reductions: ReductionRecorder | None
+    kept: KeptStages | None
+
+
+def _ranks(case: Case, around: _Around, *, single: bool) -> Ranks:
+    """Where this rank is; a `single` process has all stages."""
+    context, groups, world = around.context, around.groups, case.world
+    number = world.pipeline_of(context.rank) or 0
+    members = world.pipelines[number]
     position = 0 if single else (members.index(context.rank) if context.rank in members else None)
-    case, description = planned_for(job.case, position), _asked_of(description, job.case)
-    ranks = Ranks(
+    return Ranks(
         device=torch.device(context.device),
         rank=context.rank,
         world_size=context.world_size,
         pipeline_ranks=members,
         pipeline_rank=position,
         pipeline_group=groups.pipeline,
-        replica=replica,
+        replica=world.replica_of(context.rank) or 0,
         num_replicas=world.num_replicas,
         replica_groups=groups.replicas,
         tensor_rank=number // world.num_replicas,
         num_tensor_ranks=world.num_tensor_ranks,
         mesh=groups.mesh,
     )
-    random.seed(seed_of(case.seed, "python", context.rank))
-    np.random.seed(seed_of(case.seed, "numpy", context.rank))
-    seed_process(seed_of(case.seed, "rank", context.rank), device=context.device)
-    memory = Memory() if "memory" in job.observe else None
-    recorder = ForwardRecorder(
-        Timeline(memory) if watches else None,
-        traffic,
+
+
+def _seed(case: Case, ranks: Ranks) -> None:
+    """Seed every generator that a stage could draw from."""
+    random.seed(seed_of(case.seed, "python", ranks.rank))
+    np.random.seed(seed_of(case.seed, "numpy", ranks.rank))
+    seed_process(seed_of(case.seed, "rank", ranks.rank), device=str(ranks.device))
+
+
+def _recorder(job: Job, around: _Around, *, device: torch.device) -> ForwardRecorder:
+    """What watches the forwards of stages, as the job asks."""
+    timeline = Timeline(Memory() if "memory" in job.observe else None) if "timeline" in job.observe else None
+    if timeline is not None and around.reductions is not None:
+        around.reductions.count = lambda: timeline.count
+    return ForwardRecorder(
+        timeline,
+        around.traffic,
         gradients=Gradients() if "gradients" in job.observe else None,
-        device=ranks.device,
+        device=device,
     )
-    disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
-    mistakes = MistakeMaker(case)
+
+
+def _run(
+    job: Job, adapter: contract.Adapter, description: contract.Description, around: _Around
+) -> Observation:
+    single = description.capabilities.world == "single_process"
+    ranks = _ranks(job.case, around, single=single)
+    case, description = planned_for(job.case, ranks.pipeline_rank), _asked_of(description, job.case)
+    _seed(case, ranks)
+    mistakes, initials = MistakeMaker(case), Initials(case)
     hook = AveragingHook(mistakes.reduction)
-    if reductions is not None and recorder.timeline is not None:
-        timeline = recorder.timeline
-        reductions.count = lambda: timeline.count
-    initials = Initials(case)
-    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook, initials, kept)
+    recorder = _recorder(job, around, device=ranks.device)
+    disturber = Disturber(case.world.perturbations, rank=ranks.pipeline_rank, replica=ranks.replica)
+    attached = Attached(
+        recorder=recorder,
+        disturber=disturber,
+        mistakes=mistakes,
+        hook=hook,
+        initials=initials,
+        kept=around.kept,
+    )
+    plan = plan_of(case, description, ranks, attached)
     claim = description.capabilities.schedule(case.schedule)
-    if traffic is not None and claim is not None:
-        traffic.neighbours = neighbours_of(case, plan, claim)
+    if around.traffic is not None and claim is not None:
+        around.traffic.neighbours = neighbours_of(case, plan, claim)
     before = random_state(ranks.device)
-    nothing = Observation(rank=context.rank, pipeline_rank=position)
+    nothing = Observation(rank=ranks.rank, pipeline_rank=ranks.pipeline_rank)
+
+    def build() -> CheckedPipeline:
+        return CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
+
     try:
-        pipeline = CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
+        pipeline = build()
     except Unsupported as reason:
         if job.case.world.misplan is not None:
             return structs.replace(nothing, failed=mistaken.failed_by(reason, step=None))
@@ -234,47 +259,42 @@ def _run(
         if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
+    running = Running(
+        case=case,
+        plan=plan,
+        pipeline=pipeline,
+        capabilities=description.capabilities,
+        recorder=recorder,
+        initials=initials,
+        sources=BatchSources(),
+        returns_outputs=not _goes_without_outputs(job, description.capabilities),
+    )
     lived_on: LivedOn | None = None
     steps: list[StepShown] = []
     raised = False
     try:
         changes = tuple(build_changes(case, pipeline, initials, before, device=ranks.device))
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
-        table = pipeline.table() if watches and declares else None
-        keys, known = _said(case, pipeline, description.capabilities)
-        _listen(case, pipeline, recorder)
+        table = pipeline.table() if declares and "timeline" in job.observe else None
+        keys, known = _said(running)
+        _listen(running)
         recorder.take()
         recorder.begun()
         recorder.events()
         recorder.flow()
-        run = functools.partial(
-            run_step,
-            initials=initials,
-            sources=BatchSources(),
-            returns_outputs=not _goes_without_outputs(job, description.capabilities),
-        )
-        program = _program(
-            case, plan, pipeline, description.capabilities, recorder, disturber, mistakes, traffic, run
-        )
-        if reductions is not None:
-            reductions.take()
-        for shown in program:
-            reduced = None if reductions is None else reductions.take()
+        if around.reductions is not None:
+            around.reductions.take()
+        for shown in _program(running, disturber, mistakes, around.traffic):
+            reduced = None if around.reductions is None else around.reductions.take()
             steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
         if "resumption" in job.observe:  # another rank may have failed
-            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=None)
+            steps[-1] = mistaken.resumed(steps[-1], running, failed=None)
         if "rounds" in job.observe:
-            again = None
-            if not description.capabilities.fresh_process_per_build:
-
-                def again() -> CheckedPipeline:
-                    return CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
-
             lived_on = leaks.live_on(
                 pipeline,
-                build=again,
-                run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder, run),
-                group=groups.pipeline,
+                build=None if description.capabilities.fresh_process_per_build else build,
+                run=lambda one: _run_quietly(replace(running, pipeline=one)),
+                group=around.groups.pipeline,
                 device=ranks.device,
             )
     except Exception as error:
@@ -285,9 +305,7 @@ def _run(
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))
         failed = mistaken.failed_by(error, step=len(steps) - 1)
         if "resumption" in job.observe:
-            steps[-1] = mistaken.resumed(
-                steps[-1], case, plan, pipeline, description, recorder, failed=failed
-            )
+            steps[-1] = mistaken.resumed(steps[-1], running, failed=failed)
         return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
         # With `lived_on` it was closed already, twice. After an error an engine that ends groups of its own could wait
@@ -314,7 +332,7 @@ def _asked_of(description: contract.Description, case: Case) -> contract.Descrip
     features = capabilities.features
     if case.world.misplan is not None:
         features -= {contract.Feature.GRADIENT_NORM}
-    return dataclasses.replace(description, capabilities=dataclasses.replace(capabilities, features=features))
+    return replace(description, capabilities=replace(capabilities, features=features))
 
 
 def _goes_without_outputs(job: Job, capabilities: contract.Capabilities) -> bool:
@@ -323,65 +341,52 @@ def _goes_without_outputs(job: Job, capabilities: contract.Capabilities) -> bool
 
 
 def _program(
-    case: Case,
-    plan: Plan,
-    pipeline: CheckedPipeline,
-    capabilities: contract.Capabilities,
-    recorder: ForwardRecorder,
-    disturber: Disturber,
-    mistakes: MistakeMaker,
-    traffic: TrafficRecorder | None,
-    run: Callable[..., StepShown],
+    running: Running, disturber: Disturber, mistakes: MistakeMaker, traffic: TrafficRecorder | None
 ) -> Iterator[StepShown]:
-    for index, step in enumerate(case.program):
+    """Run the program's steps one after the other."""
+    program, recorder = running.case.program, running.recorder
+    for index, step in enumerate(program):
         recorder.step = index
         if traffic is not None:
             traffic.begin(index)
         with (
             examiner.telling(recorder.standing, of_frame=recorder.inside),
             disturber.during(step),
-            mistakes.during(step, pipeline.owned()),
+            mistakes.during(step, running.pipeline.owned()),
         ):
-            yield run(case, index, plan, pipeline, capabilities, recorder)
+            yield run_step(running, index)
     if traffic is not None:
-        traffic.begin(len(case.program))
+        traffic.begin(len(program))
 
 
-def _run_quietly(
-    case: Case,
-    plan: Plan,
-    pipeline: CheckedPipeline,
-    capabilities: contract.Capabilities,
-    recorder: ForwardRecorder,
-    run: Callable[..., StepShown],
-) -> None:
+def _run_quietly(running: Running) -> None:
     """Run the program's first run once more, clear its gradients and record nothing."""
-    index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
-    run(case, index, plan, pipeline, capabilities, recorder)
-    pipeline.apply(contract.ZeroGrad())
+    index = next(i for i, step in enumerate(running.case.program) if isinstance(step, Train | Eval))
+    run_step(running, index)
+    running.pipeline.apply(contract.ZeroGrad())
 
 
-def _listen(case: Case, pipeline: CheckedPipeline, recorder: ForwardRecorder) -> None:
+def _listen(running: Running) -> None:
     """Have stages that a front end made report what passes them, if gradients are observed: ours do so anyway."""
-    if recorder.gradients is None or not cuts_are_known(case):
+    recorder = running.recorder
+    if recorder.gradients is None or not cuts_are_known(running.case):
         return
 
     def ended(module: nn.Module, s: int, inputs: tuple[Any, ...], output: Any) -> None:
         training = any(part.training for part in module.modules())
         recorder.forward(s, inputs, output, [], training=training)
 
-    for s, module in pipeline.owned().items():
+    for s, module in running.pipeline.owned().items():
         listen(module, s, watcher=recorder.gradients, ended=functools.partial(ended, module))
 
 
-def _said(
-    case: Case, pipeline: CheckedPipeline, capabilities: contract.Capabilities
-) -> tuple[dict[int, tuple[str, ...]], tuple[Known, ...] | None]:
+def _said(running: Running) -> tuple[dict[int, tuple[str, ...]], tuple[Known, ...] | None]:
     """For stages that a front end made: the keys of their state dicts, and what they will hand on."""
-    if case.model.split is None:
+    if running.case.model.split is None:
         return {}, None
-    keys = {s: tuple(module.state_dict()) for s, module in pipeline.owned().items()}
-    if capabilities.tracing is None or not capabilities.tracing.knows_boundaries:
+    keys = {s: tuple(module.state_dict()) for s, module in running.pipeline.owned().items()}
+    tracing = running.capabilities.tracing
+    if tracing is None or not tracing.knows_boundaries:
         return keys, None
     return keys, tuple(
         Known(
@@ -389,5 +394,5 @@ def _said(
             consumer=one.consumer,
             tensors=tuple((tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in one.tensors),
         )
-        for one in pipeline.boundaries()
+        for one in running.pipeline.boundaries()
     )

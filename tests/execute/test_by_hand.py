@@ -61,7 +61,7 @@ def _plan(case: Case) -> Plan:
         pipeline_rank=0,
         pipeline_group=None,
     )
-    return plan_of(case, ReferenceAdapter().describe(), ranks, None)
+    return plan_of(case, ReferenceAdapter().describe(), ranks)
 
 
 def _gradients(hand: ByHand) -> tuple[list[Any], tuple[Any, ...]]:
