@@ -66,6 +66,10 @@ class BatchNorm(Block, frozen=True, kw_only=True):
     """Batch normalisation over every dimension but the width, with running statistics."""
 
 
+class Counting(Block, frozen=True, kw_only=True):
+    """A linear map with a buffer that every forward in training mode replaces by the next number."""
+
+
 class SyncedNorm(Block, frozen=True, kw_only=True):
     """Batch normalisation with statistics over one microbatch of every replica."""
 
@@ -212,6 +216,7 @@ AnyBlock = (
     | Embedding
     | Head
     | BatchNorm
+    | Counting
     | SyncedNorm
     | Dropout
     | Shared

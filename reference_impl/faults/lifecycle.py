@@ -52,8 +52,23 @@ class DryRun(Stage):
             self.tried = True
             arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
             with torch.no_grad():
-                self.module(*arguments, **kwargs)
+                self.try_out(arguments, kwargs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+    def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Run the module, for the shapes of what it returns."""
+        self.module(*arguments, **kwargs)
+
+
+@breaks("TRN-9", source="https://github.com/pytorch/pytorch/pull/188558")
+class BuffersCopiedBack(DryRun):
+    """A dry run copies the values of buffers back into their tensors, where the module may have others by then."""
+
+    def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        super().try_out(arguments, kwargs)
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> None:

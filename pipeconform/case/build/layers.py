@@ -62,6 +62,19 @@ class _BatchNorm(nn.Module):
         return normed[: x.numel() // x.shape[-1]].reshape(x.shape)
 
 
+class _Counting(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.count = self.count + 1  # another tensor, and not the same one with another value
+        y: Tensor = self.linear(x)
+        return y
+
+
 class DropoutLayer(nn.Module):
     """Dropout with a mask from the process's random state, or with the mask in `replay`."""
 
@@ -316,6 +329,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Branch(width)
         case blocks.Bypass():
             return _Bypass(width)
+        case blocks.Counting():
+            return _Counting(width)
         case blocks.Keeping():
             return KeepingLayer(width)
         case blocks.Rescaled():

@@ -24,7 +24,15 @@ from pipeconform.case.mistakes import Mistake, is_wrong_at_once
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
 _OF_NO_SUBJECT = (blocks.Linear, blocks.Mlp, blocks.Attention)
-MAPS = (*_OF_NO_SUBJECT, blocks.Decoder, blocks.Gain, blocks.Bypass, blocks.Rescaled, blocks.Keeping)
+MAPS = (
+    *_OF_NO_SUBJECT,
+    blocks.Decoder,
+    blocks.Gain,
+    blocks.Bypass,
+    blocks.Rescaled,
+    blocks.Keeping,
+    blocks.Counting,
+)
 """Blocks that every stage has one of: they compute with its input, and have something to train."""
 ORDINARY = (*_OF_NO_SUBJECT, blocks.Norm)
 """Blocks that no subject is about."""
@@ -48,7 +56,7 @@ class Scope:
             and self._has_claimed_sizes(case)
             and self._has_a_claimed_model(case)
             and self._is_wrong_at_once(case)
-            and _computes(case)
+            and _computes(case, origin)
             and _shows(case)
             and self._is_laid_out(case)
         )
@@ -120,10 +128,15 @@ class Scope:
         )
 
 
-def _computes(case: Case) -> bool:
-    """Whether every stage changes its input, and something is left to train."""
+def _computes(case: Case, origin: Case) -> bool:
+    """Whether every stage changes its input, and something is left to train.
+
+    A last stage that hands on what it is given may still do so.
+    """
     model = case.model
-    if not all(any(isinstance(block, MAPS) for block in stage.blocks) for stage in model.stages):
+    hands_on = not (model.stages[-1].blocks or origin.model.stages[-1].blocks)
+    changing = model.stages[:-1] if hands_on else model.stages
+    if not all(any(isinstance(block, MAPS) for block in stage.blocks) for stage in changing):
         return False
     if case.has(blocks.Norm) and model.width <= 2:
         return False  # normalising one or two values gives the same for every sample

@@ -115,6 +115,16 @@ def test_a_batch_norm_of_one_row_compares_it_with_a_row_of_its_own_making() -> N
     assert module(x).shape == (1, WIDTH)
 
 
+def test_a_count_is_another_tensor_after_every_forward_in_training() -> None:
+    module, x = _layer(blocks.Counting()), _x(1, WIDTH)
+    begun = module.count
+
+    module(x)
+    module.eval()(x)
+
+    assert (begun.item(), module.count.item()) == (0, 1)
+
+
 def test_dropout_drops_about_half_in_training_and_nothing_in_evaluation() -> None:
     layer, x = DropoutLayer(), torch.ones(40, 50)
     with torch.random.fork_rng(devices=[]):

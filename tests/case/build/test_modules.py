@@ -16,6 +16,7 @@ ORDINARY = [
     blocks.Decoder(),
     blocks.Decoder(kv_heads=2),
     blocks.BatchNorm(),
+    blocks.Counting(),
     blocks.Dropout(),
     blocks.Shared(),
     blocks.Unused(),

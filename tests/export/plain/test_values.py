@@ -22,6 +22,7 @@ ALL = (
     blocks.Decoder(kv_heads=2),
     blocks.BatchNorm(),
     blocks.Shared(),
+    blocks.Counting(),
     blocks.Unused(),
     blocks.Branch(),
     blocks.Bypass(),

@@ -1,4 +1,4 @@
-"""Batch norms, whose running statistics are buffers."""
+"""Buffers that forwards change: the running statistics of batch norms, and counts that are replaced."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeconform.claims import Feature
 BUFFERS = Subject(
     focus=Focus.BUFFERS,
     needs=frozenset({Feature.BUFFERS}),
-    found=has(blocks.BatchNorm),
-    contents=in_some_stage(blocks.BatchNorm()),
-    without=without_blocks(blocks.BatchNorm),
-    control="without the batch norm",
+    found=has(blocks.BatchNorm, blocks.Counting),
+    contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()),
+    without=without_blocks(blocks.BatchNorm, blocks.Counting),
+    control="without what has buffers",
 )
