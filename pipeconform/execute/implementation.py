@@ -37,6 +37,7 @@ BUILT_IN = {
     "automodel": "pipeconform.adapters.automodel:AutoModel",
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "olmo-core": "pipeconform.adapters.olmo_core:OlmoCore",
+    "internevo": "pipeconform.adapters.internevo:InternEvo",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
