@@ -1,9 +1,9 @@
 """Gradients that are not clipped, or not divided by the loss scale, before the optimizer steps.
 
 What: (a) With dtype torch.float32 (or tf32) `clip_grad_norm` does nothing. (b) With bfloat16 or float16 and
-  clip_grad_norm=0, gradients are stepped with the loss scale in them, 65536 times too large. (c) With experts, on a rank
-  that has no parameter of the group "fp32", the experts' gradients are clipped by the norm of that group, which is 0
-  here: not at all. No error is raised; the losses and the gradient norms that are returned are right.
+  clip_grad_norm=0, gradients are stepped with the loss scale in them, 65536 times too large. (c) With experts, on a
+  rank that has no parameter of the group "fp32", the experts' gradients are clipped by the norm of that group, which is
+  0 here: not at all. No error is raised; the losses and the gradient norms that are returned are right.
 Where: InternEvo 0.5.3 (develop of January 2025; 0.5.2 is the same here), internlm/solver/optimizer/
   hybrid_zero_optim.py, _step (lines 817 to 859) and _unscale_and_clip_grads (line 943).
 Why: both are done in one place, which is passed by for float32 and for clip_grad_norm=0. Gradients are listed for the

@@ -13,6 +13,7 @@ from pipeconform.adapters.automodel import AutoModel
 from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.dualpipe import DualPipe
+from pipeconform.adapters.internevo import InternEvo
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
@@ -65,6 +66,10 @@ class DividesTwiceInAutoModel(_DividedLoss, AutoModel):
 
 class DividesTwiceInOlmoCore(_DividedLoss, OlmoCore):
     """The same with OLMo-core."""
+
+
+class DividesTwiceInInternEvo(_DividedLoss, InternEvo):
+    """Divides by m a loss that the engine divides by m."""
 
 
 class KeepsOwnersApart(DualPipe):
