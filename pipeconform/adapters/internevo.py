@@ -145,9 +145,9 @@ class _InternEvoPipeline:
             criterion=self._measured,
         )
         options: dict[str, Any] = {"num_microbatches": plan.num_microbatches, "scheduler_hooks": []}
-        if plan.schedule == "ZBV":
+        if plan.schedule == "ZBV":  # it does not send shapes
             (edge,) = plan.boundaries()[0].tensors
-            options["tensor_shape"] = torch.Size(edge.shape)
+            options["tensor_shape"] = (self._context.config.data.micro_bsz, *edge.shape[1:])
         if v > 1:
             options["num_chunks"] = v
         if plan.schedule == "Interleaved1F1B":
