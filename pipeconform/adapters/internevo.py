@@ -59,6 +59,7 @@ _CAPABILITIES = Capabilities(
             min_ranks=2,
             min_microbatches_per_rank=1,
             microbatches=MicrobatchRule.MULTIPLE_OF_RANKS,
+            takes_placement=False,
         ),
         # only the engine's own linear layers leave their weight gradients to its store
         ScheduleClaim(name="ZBH1", family="one_f_one_b", min_ranks=2),
@@ -69,6 +70,7 @@ _CAPABILITIES = Capabilities(
             min_ranks=2,
             min_microbatches_per_rank=2,
             microbatches=MicrobatchRule.MULTIPLE_OF_RANKS,
+            takes_placement=False,
             boundary=replace(_BOUNDARY, differ=False),
             lacks=frozenset({Feature.VARYING_SHAPES}),
         ),
