@@ -6,7 +6,7 @@ What: the model's dtype is float32, and one stage's output is bfloat16 (it ends 
 Where: InternEvo 0.5.3 (develop of January 2025), internlm/core/scheduler/pipeline_scheduler_zb.py, _schedule_1f1b_F
   and _run_warmup_loop (pipeline_scheduler_1f1b.py has `assert output_obj.dtype == self.dtype` before its sends).
 Why: receive buffers have the dtype of the configuration; only shapes are compared with what is sent.
-Requirement: ERR-3, ERR-4.
+Requirement: ERR-4.
 Schedules: ZeroBubblePipelineVShapeScheduler.
 Known: no thread about this is known.
 Possible fix: the same assertion.

@@ -62,9 +62,9 @@ _CAPABILITIES = Capabilities(
             takes_placement=False,
         ),
         # only the engine's own linear layers leave their weight gradients to its store
-        ScheduleClaim(name="ZBH1", family="one_f_one_b", min_ranks=2),
+        ScheduleClaim(name="ZB-H1", family="one_f_one_b", min_ranks=2),
         ScheduleClaim(
-            name="ZBV",
+            name="ZBVZeroBubble",
             placement=Placement.V,
             stages_per_rank=(2,),
             min_ranks=2,
@@ -147,7 +147,7 @@ class _InternEvoPipeline:
             criterion=self._measured,
         )
         options: dict[str, Any] = {"num_microbatches": plan.num_microbatches, "scheduler_hooks": []}
-        if plan.schedule == "ZBV":  # it does not send shapes
+        if plan.schedule == "ZBVZeroBubble":  # it does not send shapes
             (edge,) = plan.boundaries()[0].tensors
             options["tensor_shape"] = (self._context.config.data.micro_bsz, *edge.shape[1:])
         if v > 1:
@@ -157,8 +157,8 @@ class _InternEvoPipeline:
         made = {
             "1F1B": scheduler.PipelineScheduler,
             "Interleaved1F1B": scheduler.InterleavedPipelineScheduler,
-            "ZBH1": scheduler.ZeroBubblePipelineScheduler,
-            "ZBV": scheduler.ZeroBubblePipelineVShapeScheduler,
+            "ZB-H1": scheduler.ZeroBubblePipelineScheduler,
+            "ZBVZeroBubble": scheduler.ZeroBubblePipelineVShapeScheduler,
         }[plan.schedule]
         self._scheduler = made(**options)
         self._scheduler.pre_processing(self._engine)
@@ -223,7 +223,7 @@ def _configured(plan: Plan) -> Any:
     from internlm.core.context import Config, ParallelMode, global_context
 
     (dtype,) = {one.dtype for boundary in plan.boundaries() for one in boundary.tensors} or {torch.float32}
-    mode = plan.schedule if plan.schedule.startswith("ZB") else "1F1B"
+    mode = {"ZB-H1": "ZBH1", "ZBVZeroBubble": "ZBV"}.get(plan.schedule, "1F1B")
     parallel = {
         "pipeline": {"size": len(plan.ranks.pipeline_ranks), "interleaved_overlap": True, "mode": mode},
         "tensor": {"size": 1, "mode": "mtp"},
@@ -237,7 +237,7 @@ def _configured(plan: Plan) -> Any:
         global_context._register_dist(plan.ranks.pipeline_rank, len(ranks), group, None, ranks, parallel_mode)
     global_context._global_ranks[ParallelMode.GLOBAL] = dist.get_rank()
     global_context.virtual_pipeline_parallel_size = global_context.virtual_pipeline_parallel_rank = None
-    global_context.v_shape = plan.schedule == "ZBV"
+    global_context.v_shape = mode == "ZBV"
     return global_context
 
 

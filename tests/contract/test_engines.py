@@ -53,8 +53,8 @@ CASES = [
     ("olmo-core", "ai2-olmo-core", "1F1BV", (2, 3)),
     ("internevo", "InternEvo", "1F1B", (2, 3)),
     ("internevo", "InternEvo", "Interleaved1F1B", (2, 3)),
-    ("internevo", "InternEvo", "ZBH1", (2, 3)),
-    ("internevo", "InternEvo", "ZBV", (2, 3)),
+    ("internevo", "InternEvo", "ZB-H1", (2, 3)),
+    ("internevo", "InternEvo", "ZBVZeroBubble", (2, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -65,7 +65,7 @@ KNOWN = {
     **{("nanotron", name): {"LIF-1": "blocked"} for name in ("GPipe", "1F1B")},
     ("automodel", "1F1B"): {"LIF-1": "failed"},
     ("automodel", "ZBVZeroBubble"): {"LIF-1": "blocked"},
-    ("internevo", "ZBV"): {"LIF-1": "blocked"},
+    ("internevo", "ZBVZeroBubble"): {"LIF-1": "blocked"},
 }
 """What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9;
 torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9."""
@@ -89,7 +89,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInNanotron", "nanotron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInAutoModel", "nemo-automodel", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
-    (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBV", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBVZeroBubble", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]

@@ -35,6 +35,7 @@ SHIPPED = (
     "nanotron.toml",
     "olmo-core.toml",
     "automodel.toml",
+    "internevo.toml",
 )
 """The files of the package, beside this module."""
 
