@@ -38,6 +38,7 @@ BUILT_IN = {
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "olmo-core": "pipeconform.adapters.olmo_core:OlmoCore",
     "internevo": "pipeconform.adapters.internevo:InternEvo",
+    "galvatron": "pipeconform.adapters.galvatron:Galvatron",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
