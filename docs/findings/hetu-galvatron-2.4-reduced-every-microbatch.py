@@ -5,7 +5,7 @@ What: `no_async_grad_reduce` is documented to synchronise gradients after every 
   flight: gradients of the others stay as one replica has them, and with ZeRO-2 and ZeRO-3 shards are wrong as well.
   There is no error; with DDP the replicas train apart.
 Where: Hetu-Galvatron 2.4.0 (and main of June 2026), galvatron/core/runtime/hybrid_parallel_model.py,
-  construct_hybrid_parallel_model_api (line 130): FSDP's hooks are replaced `if args.mixed_precision == "bf16"` only.
+  construct_hybrid_parallel_model_api (line 170): FSDP's hooks are replaced `if args.mixed_precision == "bf16"` only.
 Why: torch's FSDP registers its hook in the first forward, and removes it in the next backward. Forwards that were run
   between the two have none. The engine's own functions register one in each forward, and are used for bf16 alone.
 Requirement: DPC-1, DPC-2.

@@ -5,7 +5,7 @@ What: with `tied_wte_attr_names`, input and output embedding are two copies of o
   quarter of one use and three quarters of the other. There is no error. After one step the copies are different, and
   they stay so; the result depends on the pipeline degree.
 Where: Hetu-Galvatron 2.4.0, galvatron/core/runtime/pipeline/grad_reduce.py,
-  _allreduce_word_embedding_grads_no_pipeline (lines 102-107). In main of June 2026 both get the same half.
+  _allreduce_word_embedding_grads_no_pipeline (lines 105-111). In main of June 2026 both get the same half.
 Why: the mean of the two gradients is taken, where the pipeline takes the sum; and the second mean is taken after the
   first has been written into one of them.
 Requirement: TRN-8.

@@ -135,7 +135,7 @@ class _GalvatronPipeline:
         for module in self._modules.values():
             module.train(trains)
         given = [list(batch.args), [batch.target]]
-        (kwargs,) = (dict(batch.kwargs.get(s, {})) for s in self._modules)
+        kwargs = {name: value for s in self._modules for name, value in batch.kwargs.get(s, {}).items()}
         with nullcontext() if trains else torch.no_grad():
             if self._schedule == _GPIPE:
                 found = self._engine.gpipe_forward(given, self._loss_func, forward_only=not trains, **kwargs)
