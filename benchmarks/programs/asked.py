@@ -100,6 +100,16 @@ USED_WRONGLY = (
         tells="times the reference's",
     ),
     WrongUse(
+        name="galvatron-averages-twice",
+        right="galvatron",
+        distribution="hetu-galvatron",
+        summary="the gradient is divided by m once more",
+        requirement="TRN-3",
+        schedule="1F1B",
+        reference=f"{_WRONG_USES}:AveragesTwiceInGalvatron",
+        tells="times the reference's",
+    ),
+    WrongUse(
         name="fully-shard-halves-outputs",
         right="torch-fully-shard",
         distribution="torch",

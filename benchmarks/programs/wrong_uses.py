@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pipeconform.adapter import Plan
 from pipeconform.adapters.dualpipe import DualPipe, DualPipeDefault
+from pipeconform.adapters.galvatron import Galvatron
 from pipeconform.adapters.megatron import MegatronLM
 from pipeconform.adapters.torch_wrappers import TorchFullyShard
 from pipeconform.adapters.torchgpipe import TorchGPipe
@@ -18,6 +19,7 @@ __all__ = [
     "AveragesTwice",
     "AveragesTwiceInDualPipe",
     "AveragesTwiceInDualPipeDefault",
+    "AveragesTwiceInGalvatron",
     "AveragesTwiceInMegatronLM",
     "HalvesOutputs",
 ]
@@ -47,6 +49,10 @@ class AveragesTwiceInDualPipe(_Divided, DualPipe):
 
 class AveragesTwiceInDualPipeDefault(_Divided, DualPipeDefault):
     """The same where outputs are not asked for."""
+
+
+class AveragesTwiceInGalvatron(_Divided, Galvatron):
+    """Hetu-Galvatron, with a loss that is divided by m before the engine divides it."""
 
 
 class HalvesOutputs(TorchFullyShard):

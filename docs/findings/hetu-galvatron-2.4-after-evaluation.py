@@ -7,9 +7,9 @@ Where: Hetu-Galvatron 2.4.0 (and main of June 2026), galvatron/core/runtime/pipe
   739), enter_no_sync_context; its counterpart is in gpipe_backward (line 870). By reading,
   no_pipeline_forward_backward returns before its counterpart, too (line 355).
 Why: FSDP's no_sync is entered before the forwards, and left after the backwards, of which an evaluation has none.
-Requirement: DPC-1 (after an evaluation).
+Requirement: none (near DPC-1 (after an evaluation)).
 Schedules: gpipe; control: pipedream_flush, which leaves it.
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: do not enter it with `forward_only`.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which a few calls are patched (below).

@@ -9,9 +9,9 @@ Where: Hetu-Galvatron 2.4.0, galvatron/core/runtime/utils.py, clip_grad_norm (li
 Why: `clip_grad_norm_fp32(parameters, grads_for_norm, max_norm, norm_type)` is called without a group, and sums the
   squares over the world. The ranks hold different gradients only under ZeRO-2 and ZeRO-3. By reading, what ranks of a
   tensor-parallel group hold alike, such as layer norms, and tied embeddings on two stages, are counted twice, too.
-Requirement: TRN-17, TRN-21.
+Requirement: none (near TRN-17, TRN-21).
 Schedules: all.
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: divide each module's squares by the number of ranks that hold the same gradient, or sum within the group
   of ranks that do not.
 

@@ -8,9 +8,9 @@ Where: Hetu-Galvatron 2.4.0 (and main of June 2026), galvatron/core/runtime/hybr
   construct_hybrid_parallel_model_api (line 170): FSDP's hooks are replaced `if args.mixed_precision == "bf16"` only.
 Why: torch's FSDP registers its hook in the first forward, and removes it in the next backward. Forwards that were run
   between the two have none. The engine's own functions register one in each forward, and are used for bf16 alone.
-Requirement: DPC-1, DPC-2.
+Requirement: none (near DPC-1, DPC-2).
 Schedules: gpipe (all ranks), pipedream_flush (all ranks but the last stage's).
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: use the replacements with every precision.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which a few calls are patched (below).

@@ -10,9 +10,9 @@ Where: Hetu-Galvatron 2.4.0 (and main of June 2026), galvatron/core/runtime/pipe
   sp_grad_reduce.py, _post_backward_hook_sp (line 110).
 Why: the sum is made where `last_batch` is set. (a) Under 1F1B it is set in the loop of the cooldown, which the last
   stage has none of. (b) With shards every microbatch is reduced by itself, and only the last has `last_batch` set.
-Requirement: TRN-1.
+Requirement: none (near TRN-1).
 Schedules: (a) pipedream_flush; (b) all.
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: (a) set it before the last backward, wherever that is; (b) set it in every microbatch where gradients are
   sharded and reduced after each.
 

@@ -7,9 +7,9 @@ Where: Hetu-Galvatron 2.4.0 (and main of June 2026), galvatron/core/runtime/pipe
   pipedream_flush_forward_backward, the branch `if forward_only` of the steady state (line 548).
 Why: recv_tensor_shapes_fwd is chosen before `fwd_num += 1`, and is that of the microbatch which has just been run. The
   branch that trains chooses it again before it receives.
-Requirement: TRN-19 (with uneven batches).
+Requirement: none (near TRN-19 (with uneven batches)).
 Schedules: pipedream_flush.
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: choose the shape again in the branch `if forward_only`, too.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which a few calls are patched (below). NCCL has its

@@ -8,9 +8,9 @@ Where: Hetu-Galvatron 2.4.0, galvatron/core/runtime/pipeline/grad_reduce.py,
   _allreduce_word_embedding_grads_no_pipeline (lines 105-111). In main of June 2026 both get the same half.
 Why: the mean of the two gradients is taken, where the pipeline takes the sum; and the second mean is taken after the
   first has been written into one of them.
-Requirement: TRN-8.
+Requirement: none (near TRN-8).
 Schedules: none (pp_deg 1); control: gpipe, pipedream_flush.
-Known: no thread about this was found.
+Known: no thread about this is known.
 Possible fix: `total = wte.grad + lmhead.grad`, copied to both.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which a few calls are patched (below).

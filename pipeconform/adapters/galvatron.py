@@ -45,7 +45,7 @@ __all__ = ["Galvatron"]
 
 _REMEDY = "pip install --no-deps hetu-galvatron, and what it then lacks"
 _KERNELS = ("apex", "apex.optimizers", "apex.multi_tensor_apply", "amp_C")
-_GPIPE, _ONE_F_ONE_B = "gpipe", "pipedream_flush"
+_GPIPE, _ONE_F_ONE_B = "GPipe", "1F1B"
 _CAPABILITIES = Capabilities(
     schedules=(
         ScheduleClaim(name=_GPIPE, family="gpipe", min_ranks=2),
@@ -183,7 +183,9 @@ class Galvatron:
 
     def setup_process(self) -> None:
         """Import the engine, without the kernels that it does not use here, and set the arguments that it asks for."""
-        missing = [name for name in _KERNELS if find_spec(name.partition(".")[0]) is None]
+        missing = [
+            name for name in _KERNELS if name not in sys.modules and find_spec(name.partition(".")[0]) is None
+        ]
         sys.modules.update({name: _Unused(name) for name in missing})
         import_module("galvatron.core.runtime.pipeline")
         arguments = SimpleNamespace(sequence_parallel=False, shape_order="BSH", async_grad_reduce=True)

@@ -56,8 +56,8 @@ CASES = [
     ("internevo", "InternEvo", "Interleaved1F1B", (2, 3)),
     ("internevo", "InternEvo", "ZB-H1", (2, 3)),
     ("internevo", "InternEvo", "ZBVZeroBubble", (2, 3)),
-    ("galvatron", "hetu-galvatron", "gpipe", (2, 3)),
-    ("galvatron", "hetu-galvatron", "pipedream_flush", (2, 3)),
+    ("galvatron", "hetu-galvatron", "GPipe", (2, 3)),
+    ("galvatron", "hetu-galvatron", "1F1B", (2, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -93,7 +93,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInAutoModel", "nemo-automodel", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
     (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBVZeroBubble", "TRN-3"),
-    (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "pipedream_flush", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]

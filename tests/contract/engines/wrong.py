@@ -13,8 +13,8 @@ from pipeconform.adapters.automodel import AutoModel
 from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
 from pipeconform.adapters.dualpipe import DualPipe
-from pipeconform.adapters.internevo import InternEvo
 from pipeconform.adapters.galvatron import Galvatron
+from pipeconform.adapters.internevo import InternEvo
 from pipeconform.adapters.megatron import Megatron
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas
@@ -71,6 +71,8 @@ class DividesTwiceInOlmoCore(_DividedLoss, OlmoCore):
 
 class DividesTwiceInInternEvo(_DividedLoss, InternEvo):
     """Divides by m a loss that the engine divides by m."""
+
+
 class DividesTwiceInGalvatron(_DividedLoss, Galvatron):
     """The same with Hetu-Galvatron."""
 
