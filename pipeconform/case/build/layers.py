@@ -63,6 +63,8 @@ class _BatchNorm(nn.Module):
 
 
 class _Counting(nn.Module):
+    count: Tensor
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
