@@ -21,7 +21,7 @@ from pipeconform.adapter import Batch, Loss, Microbatch, Mode, Plan, Ranks, Zero
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case.build import data
 from pipeconform.case.case import Case
-from pipeconform.execute.planning import Attached, plan_of
+from pipeconform.execute.planning import Fittings, plan_of
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
@@ -196,7 +196,7 @@ def _watching(engine, case, timeline):
     )
     recorder = ForwardRecorder(Timeline() if timeline else None)
     adapter = {"reference": ReferenceAdapter, "torch": TorchPipelining}[engine]()
-    pipeline = adapter.build(plan_of(case, adapter.describe(), ranks, Attached(recorder=recorder)))
+    pipeline = adapter.build(plan_of(case, adapter.describe(), ranks, Fittings(recorder=recorder)))
     batch = data.make_batch(case, 0)
 
     def step():

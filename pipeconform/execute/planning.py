@@ -27,7 +27,7 @@ from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.replicas import AveragingHook, data_parallel_of
 from pipeconform.observe.recorder import ForwardRecorder
 
-__all__ = ["Attached", "owners_of", "plan_of"]
+__all__ = ["Fittings", "owners_of", "plan_of"]
 
 
 def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def _scaling_of(scaling: Scaling | None) -> contract.LossScaling | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attached:
+class Fittings:
     """What the harness puts into the stages of one rank; what is None is left out."""
 
     recorder: ForwardRecorder | None = None
@@ -68,17 +68,17 @@ class Attached:
 
 
 def plan_of(
-    case: Case, description: contract.Description, ranks: Ranks, attached: Attached = Attached()
+    case: Case, description: contract.Description, ranks: Ranks, fittings: Fittings = Fittings()
 ) -> Plan:
-    """The plan of `case` for one rank, with `attached` in the stages that it builds."""
-    recorder, mistakes, initials = attached.recorder, attached.mistakes, attached.initials
+    """The plan of `case` for one rank, with `fittings` in the stages that it builds."""
+    recorder, mistakes, initials = fittings.recorder, fittings.mistakes, fittings.initials
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
 
     placement = Placement(case.world.placement) if case.world.placement else claim.placement
     misplan = case.world.misplan
-    intruder = attached.disturber if case.world.perturbations else None
+    intruder = fittings.disturber if case.world.perturbations else None
     edges = edges_of(case, ranks.mesh)
     placed = laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
     position = ranks.pipeline_rank
@@ -93,8 +93,8 @@ def plan_of(
                     "the plan gives the model whole (plan.split): its stages come from the front end"
                 )
             module = foreign.stage_for(case, index, owned=owned, position=position)
-            if attached.kept is not None and index in owned and not case.world.is_parallel:
-                module = attached.kept.used_again(index, module)
+            if fittings.kept is not None and index in owned and not case.world.is_parallel:
+                module = fittings.kept.used_again(index, module)
             if initials is not None and index in owned:
                 initials.note(index, module)
             module.recorder = recorder
@@ -134,7 +134,7 @@ def plan_of(
             lambda mark: foreign.annotated_for(case, mark, owned=owned, position=position),
             seed=None if 0 in owned else foreign.stranger(case, position).seed,
         ),
-        data_parallel=data_parallel_of(case, attached.hook),
+        data_parallel=data_parallel_of(case, fittings.hook),
         tensor_parallel=tensor_parallel_of(case),
         schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
         placement=placed,

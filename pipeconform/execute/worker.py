@@ -42,7 +42,7 @@ from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.kept_stages import KeptStages
 from pipeconform.execute.neighbours import neighbours_of
-from pipeconform.execute.planning import Attached, owners_of, plan_of
+from pipeconform.execute.planning import Fittings, owners_of, plan_of
 from pipeconform.execute.randomness import random_state
 from pipeconform.execute.replicas import AveragingHook
 from pipeconform.execute.running import Running
@@ -230,7 +230,7 @@ def _run(
     hook = AveragingHook(mistakes.reduction)
     recorder = _recorder(job, around, device=ranks.device)
     disturber = Disturber(case.world.perturbations, rank=ranks.pipeline_rank, replica=ranks.replica)
-    attached = Attached(
+    fittings = Fittings(
         recorder=recorder,
         disturber=disturber,
         mistakes=mistakes,
@@ -238,7 +238,7 @@ def _run(
         initials=initials,
         kept=around.kept,
     )
-    plan = plan_of(case, description, ranks, attached)
+    plan = plan_of(case, description, ranks, fittings)
     claim = description.capabilities.schedule(case.schedule)
     if around.traffic is not None and claim is not None:
         around.traffic.neighbours = neighbours_of(case, plan, claim)
