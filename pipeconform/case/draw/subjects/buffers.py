@@ -14,5 +14,5 @@ BUFFERS = Subject(
     found=has(blocks.BatchNorm, blocks.Counting),
     contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()),
     without=without_blocks(blocks.BatchNorm, blocks.Counting),
-    control="without what has buffers",
+    control="without the blocks that have buffers",
 )
