@@ -7,7 +7,7 @@ What: a stage that has registered a mask or positions by `expand()`, or a buffer
 Where: torch 2.14.1, distributed/pipelining/stage.py, PipelineStage._post_metadata_inference_cleanup, line 2246.
 Why: before shape inference every buffer is cloned, and afterwards copied into itself, whether it changed or not; memory
   in which several elements lie in one place cannot be written to, and inference tensors only in inference mode.
-Requirement: none (near TRN-9).
+Requirement: TRN-9.
 Schedules: all, unless every stage has input_args and output_args.
 Known: no thread about this is known; the copies are of https://github.com/pytorch/pytorch/pull/188558.
 Possible fix: copy only what has changed (its version did), or register the tensors again that were buffers before.

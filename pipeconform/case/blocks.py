@@ -67,7 +67,12 @@ class BatchNorm(Block, frozen=True, kw_only=True):
 
 
 class Counting(Block, frozen=True, kw_only=True):
-    """A linear map with a buffer that every forward in training mode replaces by the next number."""
+    """A linear map with a buffer that every forward in training mode replaces by the next number.
+
+    With `expanded` it has a second one, a mask that nothing changes, whose elements are one place in memory.
+    """
+
+    expanded: bool = False
 
 
 class SyncedNorm(Block, frozen=True, kw_only=True):

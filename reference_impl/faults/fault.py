@@ -63,9 +63,18 @@ def breaks(
 
     The class is the reference's adapter, its pipeline, its agreement, or one of the pipeline's parts, with something
     wrong in it. The first line of its docstring says what; its name names the fault.
+
+    Raises (when a class is labelled):
+        TypeError: it derives from a labelled one.
     """
 
     def label(wrong: type) -> type[ReferenceAdapter]:
+        for base in wrong.__mro__[1:]:
+            if any(fault.reference == f"{base.__module__}:{base.__name__}" for fault in LABELLED.values()):
+                raise TypeError(
+                    f"{wrong.__name__} derives from {base.__name__}, which is an adapter since it was labelled: derive "
+                    f"both from a class without a label"
+                )
         adapter = _adapter_with(wrong)
         name = _name(adapter.__name__)
         LABELLED[name] = Fault(

@@ -36,12 +36,8 @@ class WeightsTouchedAtBuild(ReferencePipeline):
             module.bfloat16().to(_dtype_of(plan.stages[0]()))
 
 
-@breaks("TRN-9")
-class DryRun(Stage):
-    """A dry run before the first step leaves its trace in batch norm.
-
-    Runs its module once more before its first microbatch, to learn its outputs.
-    """
+class _Trying(Stage):
+    """Runs its module once more before its first microbatch, to learn its outputs."""
 
     tried = False
 
@@ -60,14 +56,37 @@ class DryRun(Stage):
         self.module(*arguments, **kwargs)
 
 
+@breaks("TRN-9")
+class DryRun(_Trying):
+    """A dry run before the first step leaves its trace in batch norm."""
+
+
 @breaks("TRN-9", source="https://github.com/pytorch/pytorch/pull/188558")
-class BuffersCopiedBack(DryRun):
+class BuffersCopiedBack(_Trying):
     """A dry run copies the values of buffers back into their tensors, where the module may have others by then."""
 
     def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
         super().try_out(arguments, kwargs)
         for buffer, value in before:
+            if not buffer.equal(value):
+                buffer.copy_(value)
+
+
+@breaks("TRN-9", also=("FWD-25",), status="error", tells="single memory location")
+class EveryBufferCopiedBack(_Trying):
+    """A dry run puts every buffer back by writing to it, which cannot be done to an expanded one."""
+
+    def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        before = [
+            (part, name, buffer, buffer.clone())
+            for part in self.module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
+        super().try_out(arguments, kwargs)
+        for part, name, buffer, value in before:
+            part._buffers[name] = buffer
             buffer.copy_(value)
 
 

@@ -437,7 +437,9 @@ CASES: Mapping[str, Case] = {
     "inputs": with_model(plain_case(), input_requires_grad=True),
     "inputs by name": with_model(plain_case(), input_requires_grad=True, kwargs=(Kwarg(stage=1),)),
     "buffers": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, Zero(), TRAIN)),
-    "buffers that are replaced": of_blocks(blocks.Counting(), program=(TRAIN, EVAL, Zero(), TRAIN)),
+    "buffers that are replaced": of_blocks(
+        blocks.Counting(expanded=True), program=(TRAIN, EVAL, Zero(), TRAIN)
+    ),
     "buffers and evaluation": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, EVAL, Zero(), TRAIN)),
     "targets": plain_case(loss=LossSpec(scaled=True)),
     "optimizer": plain_case(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.reference_impl.faults import FAULTS, Fault
+from pipeconform.reference_impl.faults.fault import breaks
+from pipeconform.reference_impl.faults.lifecycle import DryRun
 from pipeconform.reference_impl.tables import OFFERS
 
 from pipeconform.adapter import Adapter
@@ -139,3 +141,9 @@ def test_there_are_faults_for_every_requirement_of_the_suite() -> None:
     covered = {fault.requirement for fault in FAULTS.values()}
 
     assert covered == set(JUDGEMENTS)
+
+
+def test_a_fault_cannot_be_made_of_another_one():
+    """It would be that fault's adapter with methods that nothing calls."""
+    with pytest.raises(TypeError, match="derives from DryRun, which is an adapter"):
+        breaks("TRN-9")(type("Other", (DryRun,), {"__doc__": "Another one."}))

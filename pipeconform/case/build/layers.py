@@ -64,17 +64,19 @@ class _BatchNorm(nn.Module):
 
 class _Counting(nn.Module):
     count: Tensor
+    mask: Tensor | None
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, expanded: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.ones(1, dtype=torch.bool).expand(2, width) if expanded else None)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.count = self.count + 1  # another tensor, and not the same one with another value
         y: Tensor = self.linear(x)
-        return y
+        return y if self.mask is None else y * self.mask[0]
 
 
 class DropoutLayer(nn.Module):
@@ -331,8 +333,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Branch(width)
         case blocks.Bypass():
             return _Bypass(width)
-        case blocks.Counting():
-            return _Counting(width)
+        case blocks.Counting(expanded=expanded):
+            return _Counting(width, expanded=expanded)
         case blocks.Keeping():
             return KeepingLayer(width)
         case blocks.Rescaled():

@@ -125,6 +125,14 @@ def test_a_count_is_another_tensor_after_every_forward_in_training() -> None:
     assert (begun.item(), module.count.item()) == (0, 1)
 
 
+def test_elements_of_an_expanded_buffer_are_one_place_in_memory() -> None:
+    module, plain = _layer(blocks.Counting(expanded=True)), _layer(blocks.Counting())
+    plain.load_state_dict(module.state_dict(), strict=False)
+
+    assert module.mask.stride() == (0, 0)
+    _close(module(_x(2, WIDTH)), plain(_x(2, WIDTH)))
+
+
 def test_dropout_drops_about_half_in_training_and_nothing_in_evaluation() -> None:
     layer, x = DropoutLayer(), torch.ones(40, 50)
     with torch.random.fork_rng(devices=[]):

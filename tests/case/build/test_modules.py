@@ -17,6 +17,7 @@ ORDINARY = [
     blocks.Decoder(kv_heads=2),
     blocks.BatchNorm(),
     blocks.Counting(),
+    blocks.Counting(expanded=True),
     blocks.Dropout(),
     blocks.Shared(),
     blocks.Unused(),

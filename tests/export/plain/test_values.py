@@ -23,6 +23,7 @@ ALL = (
     blocks.BatchNorm(),
     blocks.Shared(),
     blocks.Counting(),
+    blocks.Counting(expanded=True),
     blocks.Unused(),
     blocks.Branch(),
     blocks.Bypass(),

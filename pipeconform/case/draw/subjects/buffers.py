@@ -12,7 +12,7 @@ BUFFERS = Subject(
     focus=Focus.BUFFERS,
     needs=frozenset({Feature.BUFFERS}),
     found=has(blocks.BatchNorm, blocks.Counting),
-    contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()),
+    contents=in_some_stage(blocks.BatchNorm(), blocks.Counting(), blocks.Counting(expanded=True)),
     without=without_blocks(blocks.BatchNorm, blocks.Counting),
     control="without the blocks that have buffers",
 )

@@ -11,7 +11,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from pipeconform.case import blocks
 from pipeconform.case.case import Case
+from pipeconform.case.draw.changes import in_some_stage
 from pipeconform.case.draw.pairs import Pair, has_part
 from pipeconform.case.draw.subject import Form, Subject, group_of
 from pipeconform.case.draw.subjects import (
@@ -52,7 +54,8 @@ PARTS: tuple[Subject, ...] = (
     optimizer.OPTIMIZER,
     evaluation.EVAL,
     checkpoint.CHECKPOINT,
-    buffers.BUFFERS,
+    # no state can be loaded into an expanded buffer
+    dataclasses.replace(buffers.BUFFERS, contents=in_some_stage(blocks.BatchNorm(), blocks.Counting())),
     kwargs.KWARGS,
     dropout.DROPOUT,
     frozen.FROZEN,
