@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os.path
 import re
+from collections.abc import Collection, Sequence
 
-from pipeconform.ranks.frames import chain_lines
+from pipeconform.ranks.frames import Frame, chain_lines
 from pipeconform.ranks.verdict import Raised
 
 __all__ = ["blamed", "is_no_answer"]
@@ -46,11 +48,12 @@ _NO_ANSWERS = frozenset({"IndentationError", "NameError", "SyntaxError", "Unboun
 """Errors that are wrong whatever the user did."""
 
 
-def blamed(raised: Raised, *, adapter: str) -> str:
+def blamed(raised: Raised, *, adapter: str, engine: Collection[str] = ()) -> str:
     """What to change if an exception is not the engine's fault; empty if it may be.
 
-    `adapter` is the name of the adapter's module. The adapter is at fault if no other code stands between the harness
-    and the line that raised; if an engine raised and the adapter wrapped the exception, the engine is.
+    `adapter` is the name of the adapter's module, `engine` those of the engine's packages and modules, if known. The
+    adapter is at fault if no other code stands between the harness and the line that raised; if an engine raised and
+    the adapter wrapped the exception, the engine is.
     """
     root = raised.causes[-1] if raised.causes else raised
     chain, frames = "\n".join(f"  {line}" for line in chain_lines(raised.frames)), raised.frames
@@ -63,13 +66,25 @@ def blamed(raised: Raised, *, adapter: str) -> str:
         return f"this machine or its torch has no such device or backend: {what}\n{chain}\nchoose another --device"
     last = frames[-1]
     stated = _STATED.match(last.source) is not None
-    alone = not adapter.startswith(_REFERENCE) and all(frame.module == adapter for frame in frames)
+    alone = not adapter.startswith(_REFERENCE) and _are_adapters(frames, adapter, engine)
     if alone and (stated or root.type in _MISTAKES):
-        return (
-            f"it raised {what}\n{chain}\nno code of an engine is involved: fix {last.function}() in the "
-            f"adapter's file, line {last.line}"
-        )
+        file = "the adapter's file" if last.module == adapter else os.path.basename(last.file)
+        return f"it raised {what}\n{chain}\nno code of an engine is involved: fix {last.function}() in {file}, line {last.line}"
     return ""
+
+
+def _are_adapters(frames: Sequence[Frame], adapter: str, engine: Collection[str]) -> bool:
+    """Whether all frames are the adapter's: of its module, or of others in its folder if it says what the engine is."""
+    folders = {os.path.dirname(frame.file) for frame in frames if frame.module == adapter}
+    return all(
+        frame.module == adapter
+        or (bool(engine) and os.path.dirname(frame.file) in folders and not _is_within(frame.module, engine))
+        for frame in frames
+    )
+
+
+def _is_within(module: str, packages: Collection[str]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in packages)
 
 
 def is_no_answer(raised: Raised) -> bool:

@@ -170,7 +170,8 @@ def _as_raised(failed: Failed) -> Raised:
 
 
 def _blamed(raised: Raised, executor: Executor) -> str:
-    return blamed(raised, adapter=module_of(executor.implementation.rpartition(":")[0]))
+    where = module_of(executor.implementation.rpartition(":")[0])
+    return blamed(raised, adapter=where, engine=executor.description.packages)
 
 
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:

@@ -143,7 +143,9 @@ class WrapperRunner:
         where = module_of(self.implementation.rpartition(":")[0])
         for one in shown:
             raised = None if one.failed is None else one.failed.raised
-            if raised is not None and (reason := blamed(raised, adapter=where)):
+            if raised is not None and (
+                reason := blamed(raised, adapter=where, engine=self.description.packages)
+            ):
                 raise ContractError(
                     f"the adapter, or what it needs, does not work (rank {one.rank}): {reason}"
                 )

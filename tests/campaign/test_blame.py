@@ -117,6 +117,30 @@ def test_the_wrong_line_of_an_adapter_is_named_wherever_it_raises(pools, name):
         assert f"\n    {source}\n" in str(error.value)
 
 
+HELPER = Frame(module="helpers", file="helpers.py", line=9, function="sizes", source="return {}['x']")
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (("engine",), "fix sizes() in helpers.py, line 9"),
+        ((), ""),  # it may be the engine
+        (("engine", "helpers"), ""),
+    ],
+)
+def test_a_file_beside_the_adapter_s_is_its_own_if_it_says_what_the_engine_is(engine, expected):
+    raised = Raised(type="KeyError", message="'x'", causes=(), frames=(OWN, HELPER))
+
+    assert blamed(raised, adapter="mine", engine=engine).endswith(expected)
+    assert bool(blamed(raised, adapter="mine", engine=engine)) is bool(expected)
+
+
+def test_an_engine_that_an_adapter_calls_is_not_the_adapter_s_wherever_it_lies():
+    raised = Raised(type="KeyError", message="'x'", causes=(), frames=(OWN, ENGINE, HELPER))
+
+    assert blamed(raised, adapter="mine", engine=("engine",)) == ""
+
+
 WRONG_BATCH = structs.replace(
     CASE,
     program=(Train(batch_size=2, num_microbatches=2, mistake=Mistake(where="batch", how="scarce")),),
