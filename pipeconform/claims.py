@@ -524,7 +524,8 @@ class Description:
     """
     packages: tuple[str, ...] = ()
     """Import names of the packages or modules that implement it, which ``pipeconform run --coverage`` measures; without
-    any, the adapter's own module."""
+    any, the adapter's own module. Other files in the adapter's folder are then the adapter's: their errors are no
+    violations."""
     built_on: str = ""
     """The name of the implementation that it is built on, as results have it, such as ``torch.distributed.pipelining``:
     what is known of that one is known of it, too. Empty if none."""

@@ -69,7 +69,8 @@ def blamed(raised: Raised, *, adapter: str, engine: Collection[str] = ()) -> str
     alone = not adapter.startswith(_REFERENCE) and _are_adapters(frames, adapter, engine)
     if alone and (stated or root.type in _MISTAKES):
         file = "the adapter's file" if last.module == adapter else os.path.basename(last.file)
-        return f"it raised {what}\n{chain}\nno code of an engine is involved: fix {last.function}() in {file}, line {last.line}"
+        remedy = f"fix {last.function}() in {file}, line {last.line}"
+        return f"it raised {what}\n{chain}\nno code of an engine is involved: {remedy}"
     return ""
 
 
