@@ -38,6 +38,11 @@ def leaves_of(tree: Any) -> list[Any]:
     return [tree]
 
 
+def arguments_of(inputs: Any) -> tuple[Any, ...]:
+    """The positional arguments of a stage that is given `inputs`: the elements of a tuple or list, or the value."""
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
 def build(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The tree with these containers and these leaves; the inverse of `structure_of` and `leaves_of`."""
     remaining = iter(leaves)

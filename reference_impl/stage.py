@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from . import backward
-from .containers import build, leaves_of, map_leaves, structure_of
+from .containers import arguments_of, build, leaves_of, map_leaves, structure_of
 from .errors import OrderError
 from .metadata import BoundaryMeta, check_same, check_samples
 
@@ -110,7 +110,7 @@ class Stage:
             TypeError: Something that is no tensor would cross the boundary.
         """
         self.require("forward", microbatch, asked="forward")
-        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        arguments = arguments_of(inputs)
         if not differentiate:
             with torch.no_grad():
                 output = self.module(*map_leaves(_without_grad, arguments), **kwargs)

@@ -12,12 +12,9 @@ message whose request is not kept.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -42,7 +39,8 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
-from pipeconform.errors import Unsupported
+from pipeconform.adapters.stand_ins import standing_in_for
+from pipeconform.adapters.whole_world import require_whole_world
 
 __all__ = ["ColossalAI"]
 
@@ -191,7 +189,7 @@ class ColossalAI:
 
     def setup_process(self) -> None:
         """Import the engine, have it use the run's device, and mend what keeps its messages from gloo."""
-        with _names_of_peft():
+        with standing_in_for("peft"):  # two of its names are imported for type hints
             from colossalai import accelerator
             from colossalai.pipeline import p2p
         if dist.get_backend() == "gloo":
@@ -204,10 +202,7 @@ class ColossalAI:
         Raises:
             Unsupported: the pipeline is not the whole world, of which the engine makes its mesh.
         """
-        if len(plan.ranks.pipeline_ranks) != plan.ranks.world_size:
-            raise Unsupported(
-                f"pipelines on {len(plan.ranks.pipeline_ranks)} ranks of {plan.ranks.world_size}"
-            )
+        require_whole_world(plan.ranks)
         return _ColossalAIPipeline(plan)
 
 
@@ -234,16 +229,3 @@ def _driven(plan: Plan, stages: list[_Stage], mesh: Any) -> tuple[nn.Module, Any
     return _Chunks(stages), schedule.ZeroBubbleVPipeScheduler(
         manager, order, v, num_microbatch=m, overlap_p2p=overlaps
     )
-
-
-@contextmanager
-def _names_of_peft() -> Iterator[None]:
-    """Stand in for peft, two of whose names the engine imports for type hints, where it is not installed."""
-    if find_spec("peft") is not None:
-        yield
-        return
-    sys.modules["peft"] = SimpleNamespace(PeftModel=object, PeftType=object)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["peft"]

@@ -45,6 +45,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters.chained import Chained
 from pipeconform.adapters.installed import has_file, require_release
+from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.errors import Unsupported
 
 __all__ = ["DeepSpeed", "DeepSpeedZero1"]
@@ -233,10 +234,7 @@ class DeepSpeed:
         Raises:
             Unsupported: the pipeline is not the whole world. (The engine checks the number of stages.)
         """
-        ranks = plan.ranks
-        used = len(ranks.pipeline_ranks) * ranks.num_replicas
-        if used != ranks.world_size:
-            raise Unsupported(f"pipelines on {used} ranks of {ranks.world_size}")
+        require_whole_world(plan.ranks)
         return _DeepSpeedPipeline(plan, zero=self.zero)
 
 

@@ -11,12 +11,10 @@ imports and the pipeline does not use, have stand-ins.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -38,8 +36,9 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.stand_ins import stand_in_for
+from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.adapters.without_cuda import TorchWithoutCuda
-from pipeconform.errors import Unsupported
 
 __all__ = ["Galvatron"]
 
@@ -92,15 +91,6 @@ class _TorchWithoutCuda(TorchWithoutCuda):
     def zeros(self, *size: Any, **options: Any) -> Any:
         """``torch.zeros``, to be followed by ``cuda``."""
         return _Moved(torch.zeros(*size, **options))
-
-
-class _Unused(ModuleType):
-    """Stands for a package of CUDA kernels that is imported and not used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return object
 
 
 class _GalvatronPipeline:
@@ -183,10 +173,7 @@ class Galvatron:
 
     def setup_process(self) -> None:
         """Import the engine, without the kernels that it does not use here, and set the arguments that it asks for."""
-        missing = [
-            name for name in _KERNELS if name not in sys.modules and find_spec(name.partition(".")[0]) is None
-        ]
-        sys.modules.update({name: _Unused(name) for name in missing})
+        stand_in_for(*_KERNELS)
         import_module("galvatron.core.runtime.pipeline")
         arguments = SimpleNamespace(sequence_parallel=False, shape_order="BSH", async_grad_reduce=True)
         import_module("megatron.training.global_vars").set_args(arguments)
@@ -197,10 +184,7 @@ class Galvatron:
         Raises:
             Unsupported: the pipeline is not the whole world; every rank makes the group of its pipeline.
         """
-        if len(plan.ranks.pipeline_ranks) != plan.ranks.world_size:
-            raise Unsupported(
-                f"pipelines on {len(plan.ranks.pipeline_ranks)} ranks of {plan.ranks.world_size}"
-            )
+        require_whole_world(plan.ranks)
         return _GalvatronPipeline(plan)
 
 

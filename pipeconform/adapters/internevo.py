@@ -11,12 +11,9 @@ a call that waits for the device after every message.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,6 +38,8 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import has_file, require_release
+from pipeconform.adapters.stand_ins import standing_in_for
+from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.errors import Unsupported
 
 __all__ = ["InternEvo"]
@@ -196,7 +195,7 @@ class InternEvo:
 
     def setup_process(self) -> None:
         """Import the engine, and have it compute where the run does."""
-        with _stand_ins():
+        with standing_in_for(*_NOT_USED):
             import internlm.core.scheduler  # noqa: F401 - the first pipeline is built as fast as others
         if dist.get_backend() == "gloo":
             from internlm.accelerator import get_accelerator
@@ -211,10 +210,7 @@ class InternEvo:
         Raises:
             Unsupported: the pipeline is not the whole world: the engine makes its groups by itself.
         """
-        if len(plan.ranks.pipeline_ranks) != plan.ranks.world_size:
-            raise Unsupported(
-                f"pipelines on {len(plan.ranks.pipeline_ranks)} ranks of {plan.ranks.world_size}"
-            )
+        require_whole_world(plan.ranks)
         return _InternEvoPipeline(plan)
 
 
@@ -239,18 +235,3 @@ def _configured(plan: Plan) -> Any:
     global_context.virtual_pipeline_parallel_size = global_context.virtual_pipeline_parallel_rank = None
     global_context.v_shape = mode == "ZBV"
     return global_context
-
-
-@contextmanager
-def _stand_ins() -> Iterator[None]:
-    """Stand in for packages that parts of the engine ask for which no scheduler uses, where they are not installed."""
-    missing = [name for name in _NOT_USED if find_spec(name.partition(".")[0]) is None]
-    for name in missing:
-        module = ModuleType(name)
-        module.__getattr__ = lambda _: object  # type: ignore[method-assign]
-        sys.modules[name] = module
-    try:
-        yield
-    finally:
-        for name in missing:
-            del sys.modules[name]

@@ -24,7 +24,7 @@ from pipeconform.adapter import (
 )
 
 from ..adapter import ReferencePipeline
-from ..containers import map_leaves
+from ..containers import arguments_of, map_leaves
 from ..microbatches import merge
 from ..runtime import Work, Yield
 from ..stage import Stage
@@ -244,7 +244,7 @@ class EvaluationRecords(Stage):
         if differentiate or torch.is_inference_mode_enabled():
             return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
         with torch.enable_grad():
-            output = self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+            output = self.module(*arguments_of(inputs), **kwargs)
         return map_leaves(torch.Tensor.detach, output)
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from pipeconform.adapter import Batch, Mode
 
 from ..adapter import ReferencePipeline
-from ..containers import leaves_of
+from ..containers import arguments_of, leaves_of
 from ..runtime import Work
 from ..stage import Stage
 from .fault import breaks
@@ -84,7 +84,7 @@ class GradientsTriedOut(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
     def _try_out(self, inputs: Any, kwargs: Mapping[str, Any]) -> None:
-        given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        given = arguments_of(inputs)
         starts = [
             one.detach().clone().requires_grad_() if isinstance(one, Tensor) and one.requires_grad else one
             for one in given

@@ -13,6 +13,12 @@ from ..stage import Stage
 from .fault import breaks
 
 
+def _received_into(buffer: Tensor, value: Tensor) -> Tensor:
+    """What the module is given if a tensor arrives in `buffer`."""
+    buffer.copy_(value.detach())
+    return buffer.detach().requires_grad_(value.requires_grad)
+
+
 class _Receiving(Stage):
     """Knows the tensors that each microbatch was given by the stage before."""
 
@@ -47,8 +53,7 @@ class ReceiveBuffersServeEveryStep(_Receiving):
         self.buffers = getattr(self, "buffers", {})
         key = microbatch, len(self.given[microbatch]), tuple(value.shape), value.dtype
         buffer = self.buffers.setdefault(key, torch.empty_like(value.detach()))
-        buffer.copy_(value.detach())
-        return buffer.detach().requires_grad_(value.requires_grad)
+        return _received_into(buffer, value)
 
 
 @breaks("FWD-35")
@@ -76,8 +81,7 @@ class ReceiveBuffersTakenBack(_Receiving):
         self.free = getattr(self, "free", {})
         buffers = self.free.get((tuple(value.shape), value.dtype))
         buffer = buffers.pop() if buffers else torch.empty_like(value.detach())
-        buffer.copy_(value.detach())
-        return buffer.detach().requires_grad_(value.requires_grad)
+        return _received_into(buffer, value)
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         result = super().backward(microbatch, gradients)

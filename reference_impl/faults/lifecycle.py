@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
 
 from ..adapter import ReferencePipeline
+from ..containers import arguments_of
 from ..stage import Stage
 from .fault import breaks
 
@@ -36,7 +37,7 @@ class WeightsTouchedAtBuild(ReferencePipeline):
             module.bfloat16().to(_dtype_of(plan.stages[0]()))
 
 
-class _Trying(Stage):
+class _RunsFirst(Stage):
     """Runs its module once more before its first microbatch, to learn its outputs."""
 
     tried = False
@@ -46,9 +47,8 @@ class _Trying(Stage):
     ) -> Any:
         if not self.tried:
             self.tried = True
-            arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
             with torch.no_grad():
-                self.try_out(arguments, kwargs)
+                self.try_out(arguments_of(inputs), kwargs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
     def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -57,12 +57,12 @@ class _Trying(Stage):
 
 
 @breaks("TRN-9")
-class DryRun(_Trying):
+class DryRun(_RunsFirst):
     """A dry run before the first step leaves its trace in batch norm."""
 
 
 @breaks("TRN-9", source="https://github.com/pytorch/pytorch/pull/188558")
-class BuffersCopiedBack(_Trying):
+class BuffersCopiedBack(_RunsFirst):
     """A dry run copies the values of buffers back into their tensors, where the module may have others by then."""
 
     def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class BuffersCopiedBack(_Trying):
 
 
 @breaks("TRN-9", also=("FWD-25",), status="error", tells="single memory location")
-class EveryBufferCopiedBack(_Trying):
+class EveryBufferCopiedBack(_RunsFirst):
     """A dry run puts every buffer back by writing to it, which cannot be done to an expanded one."""
 
     def try_out(self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class EveryBufferCopiedBack(_Trying):
 
 def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> None:
     """Run a module once more, and leave no trace in its buffers."""
-    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    arguments = arguments_of(inputs)
     before = {name: value.clone() for name, value in module.named_buffers()}
     with torch.no_grad():
         module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)

@@ -13,6 +13,7 @@ from pipeconform.adapter import Batch, Mode, Placement, Plan, StepResult, placem
 from pipeconform.schedule import Action, Kind
 
 from ..adapter import ReferencePipeline
+from ..containers import arguments_of
 from ..runtime import Step, Yield
 from ..stage import Stage
 from ..tables import OFFERS
@@ -29,7 +30,7 @@ class ForwardRepeated(Stage):
         output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
         if differentiate:
             with torch.no_grad():
-                self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+                self.module(*arguments_of(inputs), **kwargs)
         return output
 
 
@@ -137,7 +138,7 @@ class EvaluationRepeats(Stage):
         output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
         if not differentiate and microbatch:
             with torch.no_grad():
-                self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+                self.module(*arguments_of(inputs), **kwargs)
         return output
 
 

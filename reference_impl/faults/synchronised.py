@@ -12,6 +12,7 @@ from torch import nn
 from pipeconform.adapter import Batch, Mode, StepResult
 
 from ..adapter import ReferencePipeline
+from ..containers import arguments_of
 from ..runtime import Work, Yield
 from ..stage import Stage
 from .fault import breaks
@@ -55,7 +56,7 @@ class _TwiceStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
-        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        arguments = arguments_of(inputs)
         if differentiate and microbatch == 0:
             with torch.no_grad():
                 self.module(*arguments, **kwargs)
