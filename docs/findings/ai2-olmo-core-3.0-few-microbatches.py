@@ -14,7 +14,7 @@ Why: a rank's actions are laid side by side without looking at what they wait fo
 Requirement: SCH-6 (the KeyError).
 Schedules: CustomScheduleInterleaved1F1B; CustomSchedule1F1BV is right with few microbatches, but inherits the check of
   whole rounds, which it does not need.
-Known: no thread about this is known.
+Known: near https://github.com/pytorch/torchtitan/issues/775 (open: a hang with fewer microbatches than ranks).
 Possible fix: put idle slots before actions whose input has not come, as CustomSchedule1F1BV does; check before storing.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which two places are patched (below).

@@ -9,7 +9,8 @@ Why it is one: training.md, "Gradient Clipping": DeepSpeed clips by the max grad
   In bfloat16 the engine's other optimizer counts all stages.
 Requirement: TRN-21.
 Schedules: the one there is (TrainSchedule), two stages or more.
-Known: no public thread found.
+Known: near https://github.com/deepspeedai/DeepSpeed/issues/8475 (open: the same function averages norms of ranks with
+  different experts).
 Possible fix: only the ranks of a stage's own tensor parallelism (get_slice_parallel_rank) hold copies.
 """
 

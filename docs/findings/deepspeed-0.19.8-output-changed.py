@@ -13,7 +13,9 @@ Why: nothing compares what is sent with what was announced, and the other ranks 
 Requirement: ERR-3, ERR-4, ERR-10, ERR-11, ERR-13, ERR-14; ERR-1, ERR-2, ERR-5 and ERR-6 where another input, or a
   hook, is the cause.
 Schedules: the one there is (TrainSchedule), two stages or more. `dynamic_shape` is off, as it is by default.
-Known: other shapes are documented to need `dynamic_shape` (PipelineModule); what happens without it is not said.
+Known: https://github.com/deepspeedai/DeepSpeed/issues/3195, issues/4777 and issues/5696 (closed: later sequences
+  are taken to be as long as the first). Other shapes are documented to need `dynamic_shape` (PipelineModule); what
+  happens without it is not said.
 Possible fix: compare shape and dtype with what was announced before each send, which needs no communication.
 """
 

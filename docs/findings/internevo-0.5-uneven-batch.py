@@ -8,7 +8,7 @@ Where: InternEvo 0.5.3 (develop of January 2025; 0.5.2 is the same here), intern
 Why: the number of microbatches and their size are rounded down, one after the other.
 Requirement: FWD-2.
 Schedules: all, where the data is not packed.
-Known: not looked up.
+Known: no thread about this is known.
 Possible fix: assert the multiple in load_batch.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, with two calls of its accelerator patched (below).

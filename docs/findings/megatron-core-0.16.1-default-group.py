@@ -13,7 +13,8 @@ Why: two directions on one communicator would not overlap. Whatever else the sam
   waited for stay in its connections.
 Requirement: COM-2; ERR-11 by (b).
 Schedules: forward_backward_pipelining_with_interleaving on two ranks; three or more use the given group.
-Known: a comment in the source says that the default group is used, and that this is compatible.
+Known: a comment in the source says that the default group is used, and that this is compatible. Near
+  https://github.com/NVIDIA/Megatron-LM/issues/620 (closed: shapes were sent over the default group, which was a hang).
 Possible fix: let P2PCommunicator make a second group of the pipeline's two ranks.
 
 The engine calls the CUDA runtime for a device and a synchronisation; here these mean the CPU.

@@ -9,7 +9,8 @@ Where: nemo-automodel 0.7.0, recipes/llm/train_ft.py, _broadcast_from_last_pp_st
 Why: "last stage" is taken to be on rank p - 1.
 Requirement: none (what a recipe reports is not the pipeline's return value).
 Schedules: ZBVZeroBubble.
-Known: no thread about this is known.
+Known: no thread about this engine is known; the same in torchtitan: https://github.com/pytorch/torchtitan/pull/935
+  (merged).
 Possible fix: broadcast from the rank whose AutoPipeline has the last stage.
 """
 

@@ -9,6 +9,8 @@ Where: torch 2.13.0, distributed/pipelining/stage.py: get_bwd_send_ops (line 529
 Why: an input of a stage is differentiated by torch.autograd.grad, which promises no layout.
 Requirement: TRN-15.
 Schedules: all (two are shown); only where the neighbouring stage is on another rank.
+Known: near https://github.com/pytorch/pytorch/issues/62283 (open: the same in sends without a pipeline, an error with
+  gloo and wrong values with NCCL).
 Possible fix: send grad.contiguous(), and receive into contiguous buffers.
 """
 

@@ -11,7 +11,8 @@ Why: shape inference runs the real module of a later stage on inputs of which it
   values are whatever is in memory, which as an index is nearly always out of range.
 Requirement: none (near FWD-6).
 Schedules: all, unless every stage has input_args and output_args.
-Known: no thread about this is known. Earlier releases took zeros, which are valid indices
+Known: https://github.com/NVIDIA-NeMo/Automodel/pull/3290 (merged) works around it by declared shapes, where stages of a
+  language model failed in scatter_. Earlier releases took zeros, which are valid indices
   (https://github.com/pytorch/pytorch/issues/167425 asks why); the code is of
   https://github.com/pytorch/pytorch/pull/177728.
 Possible fix: zeros, as before; or inference under FakeTensorMode, which has no values.

@@ -6,6 +6,7 @@ What: `summon_full_params(with_grads=True)` gathers the gradients' shards. A ran
 Where: torch 2.13.0, distributed/fsdp/_flat_param.py, FlatParamHandle.unshard_grad.
 Why: `torch.zeros(flat_param._sharded_size, device=self.device)` lacks the dtype of the gradients.
 Requirement: DPW-39.
+Known: near https://github.com/pytorch/pytorch/issues/112717 (closed: the same function, for the tensor that receives).
 Possible fix: `dtype=flat_param.dtype`, or that of the other ranks' gradients, which is agreed on beforehand.
 """
 

@@ -9,7 +9,8 @@ Why: hooks belong to the tensor object. A neighbour on the same rank gets a new 
   the stage after the turn of a V is right.
 Requirement: FWD-26.
 Schedules: all; every stage whose input comes from another rank.
-Known: https://github.com/pytorch/pytorch/issues/185331 (open; the counts).
+Known: https://github.com/pytorch/pytorch/issues/185331 (open; the counts), and
+  https://github.com/pytorch/pytorch/pull/185355 (open), which clones the buffer.
 Possible fix: hand the module a new leaf that shares the buffer's memory: buffer.detach().requires_grad_().
 """
 

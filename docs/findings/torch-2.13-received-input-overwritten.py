@@ -11,9 +11,10 @@ Why: a buffer belongs to the number of a microbatch, and the next step's microba
   whether or not somebody else still uses it.
 Requirement: FWD-35.
 Schedules: all; every stage whose input comes from another rank.
-Known: https://github.com/pytorch/pytorch/issues/185331 (open; tensor hooks that stay on these buffers), and
+Known: https://github.com/pytorch/pytorch/issues/185331 (open; tensor hooks that stay on these buffers),
+  https://github.com/pytorch/pytorch/pull/185355 (open), which clones the buffer, and
   https://github.com/pytorch/pytorch/pull/196463, which makes new buffers in each step.
-Possible fix: new buffers in each step, as in that pull request.
+Possible fix: new buffers in each step, as in the last of these.
 """
 
 import os

@@ -16,7 +16,7 @@ Requirement: TRN-30.
 Schedules: GPipe, the only one. One partition is enough; it need not be one between others. A last partition
   that takes such a tensor and does not hand it on is right. A floating one raises only in the first
   partition that hands it on: Checkpoint makes it one that requires a gradient.
-Known: -
+Known: near https://github.com/pytorch/pytorch/pull/45934 (the same error in torch.utils.checkpoint, mended there).
 Possible fix: backward only from outputs that require a gradient, with their gradients; hang Recompute on one
   of them.
 """
