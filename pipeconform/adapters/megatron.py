@@ -147,6 +147,7 @@ class _MegatronPipeline:
         replicas: type[MegatronReplicas],
         ties: type[MegatronTies],
         frees_outputs: bool,
+        overlaps: bool,
     ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
@@ -157,7 +158,13 @@ class _MegatronPipeline:
         name = "pipelining_with_interleaving" if interleaved else "pipelining_without_interleaving"
         edge = _edge(plan)
         first, second, _ = (1, 1, 1) if edge is None else edge.shape
-        config = _config(plan, edge, interleaved=interleaved, frees_outputs=frees_outputs)
+        config = _config(
+            plan,
+            edge,
+            interleaved=interleaved,
+            frees_outputs=frees_outputs,
+            overlaps=interleaved and overlaps,
+        )
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
         self._ties = ties(plan, self._stages, ends) if plan.tied else None
         self._replicas: MegatronReplicas | None = None
@@ -252,6 +259,8 @@ class _MegatronPipeline:
 class Megatron:
     """Adapter for ``megatron.core.pipeline_parallel.schedules``."""
 
+    configured = ""
+    """What another configuration than this one is called in results."""
     steps = MegatronSteps
     """What steps in the place of torch's optimizers."""
     replicas = MegatronReplicas
@@ -260,13 +269,16 @@ class Megatron:
     """What holds the weights that the first and the last stage share."""
     frees_outputs = False
     """Whether a stage's output is freed once it is sent (``deallocate_pipeline_outputs``)."""
+    overlaps = True
+    """Whether interleaved stages compute while messages are under way (``overlap_p2p_comm``), as in Megatron-LM."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
         release = require_release("megatron-core", at_least=(0, 15), extra="megatron")
         return Description(
-            name="megatron-core",
+            name=self.configured or "megatron-core",
             version=release,
+            built_on="megatron-core" if self.configured else "",
             capabilities=_CAPABILITIES,
             packages=("megatron.core.pipeline_parallel",),
         )
@@ -294,13 +306,22 @@ class Megatron:
             replicas=self.replicas,
             ties=self.ties,
             frees_outputs=self.frees_outputs,
+            overlaps=self.overlaps,
         )
 
 
 class MegatronLM(Megatron):
     """The same schedules as Megatron-LM configures them: every output is freed once it is sent."""
 
+    configured = "megatron-lm"
     frees_outputs = True
+
+
+class MegatronBatched(Megatron):
+    """The same schedules with the defaults of ``ModelParallelConfig``: all messages in batches, none overlapped."""
+
+    configured = "megatron-batched"
+    overlaps = False
 
 
 def _edge(plan: Plan) -> TensorSpec | None:
@@ -312,7 +333,9 @@ def _edge(plan: Plan) -> TensorSpec | None:
     return None if edge is None else edge.tensors[0]
 
 
-def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool, frees_outputs: bool) -> Any:
+def _config(
+    plan: Plan, edge: TensorSpec | None, *, interleaved: bool, frees_outputs: bool, overlaps: bool
+) -> Any:
     from megatron.core.transformer import TransformerConfig
 
     return TransformerConfig(
@@ -325,7 +348,7 @@ def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool, frees_out
         variable_seq_lengths=plan.varying_shapes,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 - the other one forbids that, experts or not
         calculate_per_token_loss=plan.loss.reduction == "sum",  # then no loss is divided
-        overlap_p2p_comm=interleaved,  # as Megatron-LM: else two messages of one batch to one rank look alike
-        batch_p2p_comm=not interleaved,
+        overlap_p2p_comm=overlaps,
+        batch_p2p_comm=not overlaps,
         deallocate_pipeline_outputs=frees_outputs,
     )

@@ -33,6 +33,7 @@ BUILT_IN = {
     "deepspeed-zero1": "pipeconform.adapters.deepspeed:DeepSpeedZero1",
     "megatron": "pipeconform.adapters.megatron:Megatron",
     "megatron-lm": "pipeconform.adapters.megatron:MegatronLM",
+    "megatron-batched": "pipeconform.adapters.megatron:MegatronBatched",
     "colossalai": "pipeconform.adapters.colossalai:ColossalAI",
     "automodel": "pipeconform.adapters.automodel:AutoModel",
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",

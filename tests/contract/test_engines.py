@@ -43,6 +43,8 @@ CASES = [
     ("megatron", "megatron-core", "1F1B", (2, 3)),
     ("megatron", "megatron-core", "Interleaved1F1B", (2, 2)),
     ("megatron-lm", "megatron-core", "1F1B", (2, 3)),
+    ("megatron-batched", "megatron-core", "1F1B", (2, 3)),
+    ("megatron-batched", "megatron-core", "Interleaved1F1B", (3, 3)),
     ("colossalai", "colossalai", "1F1B", (2, 3)),
     ("dualpipe", "dualpipe", "DualPipe", (2, 2)),
     ("dualpipe-default", "dualpipe", "DualPipe", (2, 2)),
@@ -168,6 +170,16 @@ def test_outputs_that_are_freed_while_they_are_sent_are_noticed():
         found = _statuses(campaign, asked, "Interleaved1F1B")
 
     assert not {"failed", "flaky"}.isdisjoint(found.values()), found
+
+
+@pytest.mark.slow
+def test_messages_that_are_swapped_on_two_ranks_are_noticed():
+    """Finding E80; on three ranks there is nothing to notice."""
+    _require("megatron-core")
+    with campaign_of(_options("megatron-batched", (2, 2))) as campaign:
+        found = _statuses(campaign, ("FWD-1", "TRN-1"), "Interleaved1F1B")
+
+    assert found == {"FWD-1": "failed", "TRN-1": "blocked"}
 
 
 @pytest.mark.slow
