@@ -10,7 +10,7 @@ Where: DeepSpeed 0.19.8, runtime/pipe/engine.py: with tensor parallelism each ra
   pipe_partition_input_meta_cache, and so do the backward and the gradients; only reset_activation_shape forgets them.
 Why it is one: PipelineModule's docstring: dynamic_shape "allows dynamic shapes of inputs". That the shapes are kept is
   older than the option.
-Requirement: none (tensor parallelism is not claimed; near TRN-19).
+Requirement: none (tensor parallelism is not claimed).
 Schedules: the one there is (TrainSchedule, InferenceSchedule).
 Known: near DeepSpeed#4360, which began to keep the shapes and says that they must not change, and #5481, which brought
   dynamic_shape later.

@@ -8,7 +8,7 @@ Where: megatron-core 0.16.1, core/pipeline_parallel/multimodule_communicator.py,
   outgoing module's takes the place of the one before.
 Why it is one: the topology maps a module to a list of outgoing modules, and RankModuleInfo's docstring says that a
   module may have several connections out of it, as it may have several into it, which are kept apart.
-Requirement: none (pipelines of several modules are not claimed; near FWD-8).
+Requirement: none (pipelines of several modules are not claimed; near FWD-10).
 Schedules: none in this release; the communicator is driven by hand, as in the engine's tests.
 Known: no public thread found; the same lines are on the main branch of August 2026, whose 1F1B calls them.
 Possible fix: add up what outgoing modules send.
