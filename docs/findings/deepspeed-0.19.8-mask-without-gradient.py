@@ -9,7 +9,7 @@ Where: DeepSpeed 0.19.8, runtime/pipe/engine.py: _exec_recv_activations has ever
 Why it is one: tutorials/pipeline.md, "Inputs and Outputs": inputs and outputs of a layer are a tensor or a tuple of
   tensors, and its example hands a mask through every layer. Which tensors need gradients is not restricted there.
 Requirement: FWD-5 (floating tensors that need no gradient are not claimed).
-Schedules: the one there is (TrainSchedule).
+Schedules: the one there is (TrainSchedule), and DualPipeV, where the suite shows it if the adapter claims such tensors.
 Known: DeepSpeed#3895 (closed), where a mask had to be made an integer or to require a gradient.
 Possible fix: send with each floating tensor whether it requires a gradient, and ask for that instead of the dtype.
 """
