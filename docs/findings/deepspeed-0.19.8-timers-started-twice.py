@@ -6,12 +6,14 @@ What: with `wall_clock_breakdown`, or with `flops_profiler` enabled, the first t
   step of every stage that gets so far in a TypeError.
 Where: DeepSpeed 0.19.8, runtime/pipe/engine.py, _exec_backward_pass starts the timers of the backward, and then calls
   backward on the outputs, where a hook of the engine (runtime/engine.py, _backward_prologue) starts the same ones.
+  An enabled flops_profiler switches wall_clock_breakdown on.
   _exec_optimizer_step divides the number of steps by steps_per_print, which is None by default.
 Why it is one: config-json.md, "Logging": wall_clock_breakdown switches timing on; "Flops Profiler": it profiles a step.
   Neither leaves out pipelines, and the pipeline engine has timers of its own for both.
 Requirement: none (an engine's own timers are not claimed).
 Schedules: the one there is (TrainSchedule), two stages or more.
-Known: near DeepSpeed#4212, an earlier error in the pipeline's timers.
+Known: DeepSpeed#8430 (open) for the TypeError, which it mends; none for the assertion, near #4212, an earlier error in
+  the same timers.
 Possible fix: start them in one of the two places.
 """
 
