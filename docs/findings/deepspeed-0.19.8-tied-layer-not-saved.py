@@ -3,12 +3,12 @@
 What: a TiedLayerSpec whose uses all have a forward_fn is missing from the checkpoint: there is no file for it,
   load_checkpoint says nothing, and the layer keeps the weights that it was made with. If one use has none, as an
   embedding does whose head has one, the tied weight comes back; what the head's stage has of its own in that layer,
-  such as a bias, which it trains, does not. On one rank everything comes back that a use without forward_fn reaches.
+  such as a bias, which it trains, does not.
 Where: DeepSpeed 0.19.8, runtime/pipe/module.py, save_state_dict and load_state_dir: they ask the functions that the
   stage calls for a state_dict, and a layer with a forward_fn is called through functools.partial, which has none. Then
   the tied weights (tied_weight_attr), and no other ones, are broadcast.
-Why it is one: training.rst, "Model Checkpointing": a checkpoint is what training resumes from. Every other layer that
-  is missing in it is an error.
+Why it is one: the page "Model Checkpointing" of the documentation: training resumes from a checkpoint. By reading, any
+  other layer whose file is missing is an error.
 Requirement: none (checkpoints of engines are not claimed).
 Schedules: the one there is (TrainSchedule).
 Known: no public thread found.
