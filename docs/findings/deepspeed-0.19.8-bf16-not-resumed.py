@@ -7,7 +7,7 @@ What: with `bf16` and no ZeRO, which is how the engine trains a pipeline in bflo
 Where: DeepSpeed 0.19.8, runtime/engine.py, _load_checkpoint: where ZeRO is off it hands the saved state to
   optimizer.load_state_dict, which for a pipeline is BF16_Optimizer's, and that one takes a list with the states of all
   replicas. The float32 copies are refreshed from loaded weights under load_module_only alone, and where ZeRO is on.
-Why it is one: the page "Model Checkpointing" of the documentation, and load_checkpoint's docstring; neither leaves out a dtype.
+Why it is one: the documentation's page "Model Checkpointing", and load_checkpoint's docstring, leave out no dtype.
   Without a pipeline the engine takes another optimizer for the same configuration, whose state it can load.
 Requirement: none (checkpoints of engines are not claimed).
 Schedules: the one there is (TrainSchedule).
