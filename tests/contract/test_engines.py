@@ -174,7 +174,7 @@ def test_outputs_that_are_freed_while_they_are_sent_are_noticed():
 
 @pytest.mark.slow
 def test_messages_that_are_swapped_on_two_ranks_are_noticed():
-    """Finding E80; on three ranks there is nothing to notice."""
+    """Finding E68; on three ranks there is nothing to notice."""
     _require("megatron-core")
     with campaign_of(_options("megatron-batched", (2, 2))) as campaign:
         found = _statuses(campaign, ("FWD-1", "TRN-1"), "Interleaved1F1B")
