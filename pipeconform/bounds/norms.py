@@ -6,6 +6,7 @@ covers both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -37,7 +38,7 @@ def _normalise_backward(
     grad = grad if weight is None else grad * weight
     normal = (x - mean) * rstd
     inner = grad - grad.mean(dims, keepdim=True) - normal * (grad * normal).mean(dims, keepdim=True)
-    count = grad.mid.numel() / max(1, rstd.mid.numel())
+    count = max(1.0, grad.mid.numel() / max(1, rstd.mid.numel()))  # an empty batch has none
 
     def sums() -> Ball:
         g, v, m, r = (ball.exactly() for ball in (grad, x, mean, rstd))
@@ -121,11 +122,17 @@ def _batch_norm_backward(call: Call) -> Sequence[Ball | None]:
     return [into, (grad * normal).sum(dims), grad.sum(dims)]
 
 
+def _in_groups(ball: Ball, groups: int) -> Ball:
+    """The values of each group of channels in one dimension, also of an empty batch."""
+    samples, *rest = ball.mid.shape
+    return ball.map(lambda t: t.reshape(samples, groups, math.prod(rest) // groups))
+
+
 def _group_norm(call: Call) -> Sequence[Ball | None]:
     """The channels-last CPU kernel computes the variance as E[x²] − mean²."""
     x, eps, groups = call.ball("input"), float(call["eps"]), int(call["group"])
     shape = x.mid.shape
-    grouped = x.map(lambda t: t.reshape(shape[0], groups, -1))
+    grouped = _in_groups(x, groups)
     mean, var = grouped.moments([2], one_pass=True)
     rstd = (var + call.wrap(eps)).rsqrt(at_least=0.99 * eps)
     wide_mean, wide_rstd = (b.map(lambda t: t.expand_as(grouped.mid).reshape(shape)) for b in (mean, rstd))
@@ -142,12 +149,12 @@ def _group_norm_backward(call: Call) -> Sequence[Ball | None]:
     shape, weight = x.mid.shape, _optional(call, "weight", x)
     weighted = grad if weight is None else grad * weight
 
-    def grouped(ball: Ball) -> Ball:
-        return ball.map(lambda t: t.reshape(shape[0], groups, -1))
-
     mean, rstd = (call.ball(n).map(lambda t: t.reshape(shape[0], groups, 1)) for n in ("mean", "rstd"))
-    into = _normalise_backward(grouped(weighted), grouped(x), mean=mean, rstd=rstd, weight=None, dims=[2])
-    normal = _normalise(grouped(x), mean, rstd).map(lambda t: t.reshape(shape))
+    grouped = _in_groups(x, groups)
+    into = _normalise_backward(
+        _in_groups(weighted, groups), grouped, mean=mean, rstd=rstd, weight=None, dims=[2]
+    )
+    normal = _normalise(grouped, mean, rstd).map(lambda t: t.reshape(shape))
     dims = [dim for dim in range(x.mid.ndim) if dim != 1]
     # dγ by Σ(g·x − g·mean)·rstd: the same magnitudes as through x·s + t.
     return [into.map(lambda t: t.reshape(shape)), (grad * normal).sum(dims), grad.sum(dims)]

@@ -114,3 +114,16 @@ def test_statistics_that_are_not_kept_have_no_errors():
         kept = F.batch_norm(x, torch.zeros(6), torch.ones(6), None, None, training=True)
 
     assert torch.equal(analysis.error(found), analysis.error(kept))
+
+
+@pytest.mark.parametrize("name", [name for name in NORMS if not name.startswith("batch")])
+def test_an_empty_batch_has_no_errors(name):
+    """A microbatch is empty where a batch was too small; batch norm refuses it."""
+    weight = torch.ones(size_of(name)).requires_grad_()
+    x = torch.randn(0, *SHAPE[1:]).requires_grad_()
+    with RunningError(samples=4) as analysis:
+        found = NORMS[name](x, weight, None)
+        found.sum().backward()
+
+    assert analysis.error(found).numel() == analysis.error(x.grad).numel() == 0
+    assert not analysis.error(weight.grad).any()

@@ -6,6 +6,7 @@ import torch
 
 from pipeconform.adapter import GradientScale
 from pipeconform.bounds.numerics import compare
+from pipeconform.bounds.running_error import RunningError
 from pipeconform.case.blocks import BatchNorm, Decoder, Dropout, Head, Linear, Mlp, Norm
 from pipeconform.case.build.data import IGNORED, loaded_state, loss_of, make_batch
 from pipeconform.case.build.modules import build_model, build_stage
@@ -539,6 +540,21 @@ def test_an_error_of_the_model_itself_is_not_hidden_if_the_case_has_no_mistake(m
     monkeypatch.setattr("pipeconform.case.build.data.make_batch", fails)
     with pytest.raises(ValueError, match="no batch"):
         reference(small_case(), scale=AT_LOSS)
+
+
+def test_an_error_of_the_analysis_is_not_the_model_s_own(monkeypatch) -> None:
+    """A mistaken case of whose model bounds are asked does not fail by itself."""
+
+    def fails(*_, **__):
+        raise ZeroDivisionError("in a rule")
+
+    scarce = Train(batch_size=4, num_microbatches=2, mistake=Mistake(where="batch", how="scarce"))
+    case = small_case(program=(scarce,))
+    assert reference(case, scale=AT_LOSS, bounds="running").failed is None
+
+    monkeypatch.setattr(RunningError, "_account", fails)
+    with pytest.raises(ZeroDivisionError, match="in a rule"):
+        reference(case, scale=AT_LOSS, bounds="running")
 
 
 @pytest.mark.parametrize("kind", ["complex", "rotations"])
