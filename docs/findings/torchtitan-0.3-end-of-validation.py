@@ -1,9 +1,9 @@
 """A validation under a pipeline leaves out the last samples, or ends in an AssertionError.
 
 What: with steps=-1 a validation is to consume all the data. Under a pipeline a step takes local_batch_size samples,
-  microbatch by microbatch; where the data ends within one, the microbatches that were taken are dropped, and the
-  loss is that of the other samples. Fewer samples than that are an AssertionError without words. Without a pipeline the loader
-  gives a last batch of fewer samples, which counts.
+  microbatch by microbatch; where the data ends within one, the microbatches that were taken are dropped, and the loss
+  is that of the other samples. Fewer samples than that are an AssertionError without words. Without a pipeline the
+  loader gives a last batch of fewer samples, which counts.
 Where: torchtitan 0.3.0, torchtitan/components/validate.py, Validator.validate (lines 263 to 272, and 341).
 Why: StopIteration in the loop over microbatches ends the validation. What Validator.Config says of steps:
   "-1 means consuming all the data in the validation dataset".

@@ -1,8 +1,8 @@
 """With error_if_nonfinite, clip_grad_norm_ raises on one rank of a pipeline, and the others hang.
 
 What: clip_grad_norm_ is to raise where the norm of all gradients is not finite. It looks at this rank's gradients,
-  before they are put together over the pipeline: where one rank has an infinite gradient it raises there, and the others wait
-  for it. Where no rank has one, but the sum over all ranks is too large for the dtype, nothing is raised.
+  before they are put together over the pipeline: where one rank has an infinite gradient it raises there, and the
+  others wait for it. Where no rank has one, but the norm of all is too large for the dtype, nothing is raised.
 Where: torchtitan 0.3.0, torchtitan/distributed/utils.py, clip_grad_norm_ (line 652), and _clip_grad_norm_with_ep.
 Why: error_if_nonfinite is given to torch's get_total_norm, which knows only the parameters of this rank.
 Requirement: none (the adapter, as the engine's trainer, does not set it; near TRN-21).

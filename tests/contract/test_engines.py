@@ -29,6 +29,7 @@ RELEASES = {
     "ai2-olmo-core": "3.0.0",
     "InternEvo": "0.5.3",
     "hetu-galvatron": "2.4.0",
+    "torchtitan": "0.3.0",
     "torchgpipe": "0.0.7",
 }
 
@@ -58,6 +59,8 @@ CASES = [
     ("internevo", "InternEvo", "ZBVZeroBubble", (2, 3)),
     ("galvatron", "hetu-galvatron", "GPipe", (2, 3)),
     ("galvatron", "hetu-galvatron", "1F1B", (2, 3)),
+    ("torchtitan", "torchtitan", "1F1B", (2, 3)),
+    ("torchtitan", "torchtitan", "ZBVZeroBubble", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -94,6 +97,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
     (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBVZeroBubble", "TRN-3"),
     (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
