@@ -146,7 +146,7 @@ def _loss_class() -> Any:
     """The engine's loss, which divides by the number of valid tokens, around a function of the user's."""
     from torchtitan.components.loss import BaseLoss
 
-    class Loss(BaseLoss):
+    class Loss(BaseLoss):  # type: ignore[misc]
         def __init__(self, function: Any) -> None:
             self.fn = function
 
@@ -299,11 +299,13 @@ class _TitanPipeline:
         return StepResult(output=self._merged(outputs), loss=loss)
 
     def _validated(self, given: list[tuple[dict[str, Any], torch.Tensor]]) -> torch.Tensor:
-        """The loss as training has it: the validator divides the sum by the number of all labels."""
+        """The loss as training has it: the validator divides the sum by the number of valid labels."""
+        from torchtitan.components.loss import IGNORE_INDEX
+
         self._loader.microbatches = given
         self._validator.validate(self._trainer.model_parts, step=1)
         self._loader.microbatches = []
-        labels = sum(target.numel() for _, target in given)
+        labels = sum(int((target != IGNORE_INDEX).sum()) for _, target in given)
         m = len(given) if self._plan.loss.reduction == "mean" else 1
         return torch.tensor(self._loader.loss * labels / m, dtype=torch.float64)
 
