@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from pipeconform.adapter import (
     Placement,
     Plan,
     ScheduleClaim,
+    SgdStep,
     StepResult,
     ZeroGrad,
     module_gradients,
@@ -117,7 +119,6 @@ _CAPABILITIES = Capabilities(
     ),
     scale=GradientScale(at="loss"),
     reductions=("mean", "sum"),
-    optimizers=("adam",),
     kwargs_scope="pipeline",  # the trainer gives every stage all of them
 )
 
@@ -151,6 +152,19 @@ def _loss_class() -> Any:
             self.fn = function
 
     return Loss
+
+
+@functools.cache
+def _optimizers_class() -> Any:
+    """The engine's optimizers, with SGD beside its own: it lets its users derive from the class."""
+    from torchtitan.components.optimizer import OptimizersContainer
+
+    class Optimizers(OptimizersContainer):  # type: ignore[misc]
+        @staticmethod
+        def _resolve_optimizer_factory(name: str) -> Any:
+            return torch.optim.SGD if name == "SGD" else OptimizersContainer._resolve_optimizer_factory(name)
+
+    return Optimizers
 
 
 class _Loader:
@@ -253,14 +267,14 @@ class _TitanPipeline:
         self._apply = step_modules(self._modules, None)
         self._optimizers = None if plan.optimizer is None else self._stepping(plan.optimizer)
 
-    def _stepping(self, spec: Any) -> Any:
+    def _stepping(self, spec: AdamStep | SgdStep) -> Any:
         """The engine's optimizers of all parts of the model on this rank."""
         from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 
-        assert isinstance(spec, AdamStep)
-        group = ParamGroupConfig(pattern=".*", optimizer_name="Adam", optimizer_kwargs={"lr": spec.lr})
+        name = "Adam" if isinstance(spec, AdamStep) else "SGD"
+        group = ParamGroupConfig(pattern=".*", optimizer_name=name, optimizer_kwargs=asdict(spec))
         config = OptimizersContainer.Config(param_groups=[group], implementation="foreach")
-        return OptimizersContainer(config, model_parts=self._trainer.model_parts)
+        return _optimizers_class()(config, model_parts=self._trainer.model_parts)
 
     def _of_microbatch(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         self._outputs.append(
