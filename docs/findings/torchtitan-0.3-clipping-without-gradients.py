@@ -5,7 +5,7 @@ What: the norms of the pipeline's ranks are put together by an all-reduce. A ran
   gradients. With bfloat16 or float64, gloo then ends a process. The zero is on the CPU, too, wherever the model is.
 Where: torchtitan 0.3.0, torchtitan/distributed/utils.py, clip_grad_norm_ (lines 652 to 674).
 Why: torch's get_total_norm returns torch.tensor(0.0) for no gradients, and it is reduced as it is.
-Requirement: TRN-5, where the norm is asked for.
+Requirement: TRN-5 and LIF-6, where the norm is asked for.
 Schedules: all.
 Known: no thread about this is known.
 Possible fix: make the zero of the dtype and on the device of the parameters, or agree on float32 on the mesh's device.
