@@ -76,7 +76,8 @@ KNOWN = {
     ("torchtitan", "ZBVZeroBubble"): {"LIF-1": "blocked", "LIF-6": "error"},
 }
 """What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9;
-torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9; E64, where a stage is frozen; torch's 5, by SCH-9, and 107."""
+torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9; E64, where a stage is frozen;
+torch's 5, by SCH-9, and 107."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
