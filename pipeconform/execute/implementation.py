@@ -38,6 +38,7 @@ BUILT_IN = {
     "automodel": "pipeconform.adapters.automodel:AutoModel",
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "olmo-core": "pipeconform.adapters.olmo_core:OlmoCore",
+    "torchtitan": "pipeconform.adapters.torchtitan:Torchtitan",
     "internevo": "pipeconform.adapters.internevo:InternEvo",
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",

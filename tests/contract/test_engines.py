@@ -29,6 +29,7 @@ RELEASES = {
     "ai2-olmo-core": "3.0.0",
     "InternEvo": "0.5.3",
     "hetu-galvatron": "2.4.0",
+    "torchtitan": "0.3.0",
     "torchgpipe": "0.0.7",
 }
 
@@ -60,6 +61,8 @@ CASES = [
     ("internevo", "InternEvo", "ZBVZeroBubble", (2, 3)),
     ("galvatron", "hetu-galvatron", "GPipe", (2, 3)),
     ("galvatron", "hetu-galvatron", "1F1B", (2, 3)),
+    ("torchtitan", "torchtitan", "1F1B", (2, 3)),
+    ("torchtitan", "torchtitan", "ZBVZeroBubble", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -71,9 +74,12 @@ KNOWN = {
     ("automodel", "1F1B"): {"LIF-1": "failed"},
     ("automodel", "ZBVZeroBubble"): {"LIF-1": "blocked"},
     ("internevo", "ZBVZeroBubble"): {"LIF-1": "blocked"},
+    ("torchtitan", "1F1B"): {"LIF-6": "crashed"},
+    ("torchtitan", "ZBVZeroBubble"): {"LIF-1": "blocked", "LIF-6": "error"},
 }
 """What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9;
-torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9."""
+torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9; E75, where a stage is frozen;
+torch's 5, by SCH-9, and 107."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
@@ -96,6 +102,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
     (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBVZeroBubble", "TRN-3"),
     (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]

@@ -36,6 +36,7 @@ SHIPPED = (
     "olmo-core.toml",
     "automodel.toml",
     "internevo.toml",
+    "torchtitan.toml",
 )
 """The files of the package, beside this module."""
 

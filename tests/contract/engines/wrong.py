@@ -22,6 +22,7 @@ from pipeconform.adapters.megatron_ties import MegatronTies
 from pipeconform.adapters.nanotron import Nanotron
 from pipeconform.adapters.olmo_core import OlmoCore
 from pipeconform.adapters.torchgpipe import TorchGPipe
+from pipeconform.adapters.torchtitan import Torchtitan
 
 
 class _AveragingPipeline(SingleProcessPipeline):
@@ -75,6 +76,10 @@ class DividesTwiceInInternEvo(_DividedLoss, InternEvo):
 
 class DividesTwiceInGalvatron(_DividedLoss, Galvatron):
     """The same with Hetu-Galvatron."""
+
+
+class DividesTwiceInTorchtitan(_DividedLoss, Torchtitan):
+    """The same with torchtitan."""
 
 
 class KeepsOwnersApart(DualPipe):
