@@ -257,9 +257,9 @@ class Implementation(_Data, frozen=True, kw_only=True):
     """How it promises to react to mistakes, as in `pipeconform.adapter.ErrorContract`; None for a wrapper."""
 
     @property
-    def names(self) -> frozenset[str]:
-        """The names under which findings in it are known: its own, and that of what it is built on."""
-        return frozenset(filter(None, (self.name, self.built_on)))
+    def names(self) -> tuple[str, ...]:
+        """The names under which findings in it are known: its own, then that of what it is built on."""
+        return tuple(filter(None, (self.name, self.built_on)))
 
 
 class Expectations(_Data, frozen=True, kw_only=True):

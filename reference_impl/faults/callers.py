@@ -187,6 +187,14 @@ class RulesByPlace(ReferencePipeline):
 
 
 @breaks("FWD-22")
+class RulesOfTraining(ReferencePipeline):
+    """Split rules are those of training steps; an evaluation splits every keyword argument like the others."""
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return super().make_work(mode, batch if mode is Mode.TRAIN else replace(batch, kwarg_rules={}))
+
+
+@breaks("FWD-22")
 class WholeSplit(_Ruled):
     """Keyword tensors that every microbatch should get whole are split."""
 

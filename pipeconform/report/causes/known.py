@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -116,10 +116,15 @@ def findings(entries: Sequence[Known], known: Sequence[Known]) -> tuple[Known, .
     return tuple(dict.fromkeys([*first, *entries]))
 
 
-def known_for(names: Collection[str], entries: Sequence[Known] | None = None) -> tuple[Known, ...]:
-    """The entries about implementations with these names; `entries` are by default those of the package's own files."""
+def known_for(names: Sequence[str], entries: Sequence[Known] | None = None) -> tuple[Known, ...]:
+    """The entries about any implementation, then those about each of these names in turn.
+
+    `entries` are by default those of the package's own files.
+    """
     found = shipped() if entries is None else entries
-    return tuple(entry for entry in found if not entry.implementation or entry.implementation in names)
+    return tuple(
+        entry for name in dict.fromkeys(("", *names)) for entry in found if entry.implementation == name
+    )
 
 
 @functools.cache

@@ -57,8 +57,18 @@ def test_a_shipped_entry_agrees_with_the_documentation(entry):
 
 
 def test_entries_are_about_one_implementation(make):
-    assert [entry.id for entry in known_for({"torch FSDP"})] == ["75"]
-    assert known_for({"toy GPipe"}) == ()
+    assert [entry.id for entry in known_for(["torch FSDP"])] == ["75"]
+    assert known_for(["toy GPipe"]) == ()
+
+
+def test_an_implementation_s_own_findings_come_before_those_of_what_it_is_built_on():
+    """What both may explain is its own: FWD-22's wrong values are AutoModel's, not torch's."""
+    entries = known_for(["nemo-automodel", "torch.distributed.pipelining"])
+    names = [entry.implementation for entry in entries]
+    explaining = [entry.id for entry in entries if "FWD-22" in entry.requirements]
+
+    assert names == sorted(names, key="torch.distributed.pipelining".__eq__)
+    assert explaining == ["E76", "90"]
 
 
 def test_what_is_known_of_an_implementation_is_known_of_those_that_are_built_on_it(make):
@@ -94,7 +104,7 @@ def test_a_finding_is_known_by_requirement_status_signature_and_schedule(tmp_pat
 def test_a_gradient_that_cannot_be_sent_is_known_by_gloos_words_and_by_those_of_others(make, said):
     violation = make.violation("TRN-15", "GPipe", status="error", signature=f"raised RuntimeError: {said}")
     entry = entry_of(
-        make.cell("TRN-15", "GPipe", violation), violation, known_for({"torch.distributed.pipelining"})
+        make.cell("TRN-15", "GPipe", violation), violation, known_for(["torch.distributed.pipelining"])
     )
     assert entry.id == "23"
 

@@ -10,6 +10,7 @@ from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.draw.subjects.guarded import is_guarded
+from pipeconform.case.draw.subjects.kwargs import has_own_splits
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
@@ -38,7 +39,8 @@ def mixed(d: Drawing, draft: Draft) -> Draft:
 def _found(case: Case) -> bool:
     kinds = {type(step) for step in case.program}
     mixed = {Train, Eval} <= kinds and Load not in kinds
-    return mixed and not is_guarded(case) and not case.has(blocks.BatchNorm)
+    others = is_guarded(case) or has_own_splits(case) or case.has(blocks.BatchNorm)
+    return mixed and not others
 
 
 def _without(case: Case) -> Case:

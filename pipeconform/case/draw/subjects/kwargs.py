@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from pipeconform.case.case import Case, Kwarg, KwargKind, Model
-from pipeconform.case.draw.changes import changed_model, on_model
+from pipeconform.case.case import Case, Kwarg, KwargKind, Model, Zero
+from pipeconform.case.draw.changes import changed_model, on_model, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import shapes, some_m
-from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.draw.subject import Draft, Size, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.model import stages_given
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
@@ -65,8 +65,21 @@ def _with_own_splits(d: Drawing, model: Model) -> Model:
     return given
 
 
+def _evaluated(d: Drawing, draft: Draft) -> Draft:
+    """Evaluate beside training: an engine may give the rules to training steps alone."""
+    if not (d.claim.trains and d.claim.evaluates and Feature.EVAL in d.features):
+        return draft
+    t, e = draft.train, draft.evaluate
+    return replaced(draft, program=d.pick([(t, e), (t, e, Zero(set_to_none=True), t), (e, t)]))
+
+
 def _kinds(case: Case) -> set[KwargKind]:
     return {kwarg.kind for kwarg in case.model.kwargs}
+
+
+def has_own_splits(case: Case) -> bool:
+    """Whether a keyword argument has a split rule of its own."""
+    return not _kinds(case).isdisjoint(_OWN_SPLITS)
 
 
 def without_kwargs(case: Case) -> Case:
@@ -98,9 +111,10 @@ RULES = Subject(
     focus=Focus.RULES,
     needs=frozenset({Feature.KWARGS}),
     claimed=lambda claim, own: bool(_own_splits(own.features)) and fits(claim, own),
-    found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
+    found=has_own_splits,
     size=size_for_splits,
     contents=on_model(_with_own_splits),
+    program=_evaluated,
     without=without_kwargs,
     control="without keyword arguments",
 )
