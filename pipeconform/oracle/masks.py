@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pipeconform.case.build.data import make_batch
 from pipeconform.case.case import Case, Train
@@ -19,7 +19,8 @@ def masks_of(case: Case, shown: Sequence[Observation]) -> Masks:
 
     A microbatch is followed from its known inputs through the stages: its forward in stage s received what stage s−1
     gave. Dry runs (same input, but no stage receives the output) and forwards on corrupted inputs are not followed;
-    the oracle then draws its own masks, and its values differ.
+    the oracle then draws its own masks, and its values differ. Microbatches that a stage received the same of, as where
+    an earlier mask dropped all, are told apart by their order.
     """
     if not case.draws_masks:
         return ()
@@ -28,26 +29,41 @@ def masks_of(case: Case, shown: Sequence[Observation]) -> Masks:
         if not isinstance(step, Train):
             continue
         forwards = [f for one in shown if one.steps for f in one.steps[index].forwards]
-        for k, micro in enumerate(make_batch(case, index).microbatches):
-            inputs = tuple(Structure.of(arg) for arg in micro.args)
-            for s, chosen in enumerate(_path(forwards, inputs, case.num_stages)):
-                if chosen.masks:
-                    found.append(((index, s, k), chosen.masks))
+        inputs = [tuple(map(Structure.of, micro.args)) for micro in make_batch(case, index).microbatches]
+        for s, k, chosen in _followed(forwards, inputs, num_stages=case.num_stages):
+            if chosen.masks:
+                found.append(((index, s, k), chosen.masks))
     return tuple(found)
 
 
-def _path(forwards: Sequence[Forward], inputs: tuple[Structure, ...], num_stages: int) -> list[Forward]:
-    """The forwards of one microbatch, stage by stage, as far as they can be followed."""
-    path: list[Forward] = []
+def _followed(
+    forwards: Sequence[Forward], inputs: Sequence[tuple[Structure, ...]], *, num_stages: int
+) -> Iterator[tuple[int, int, Forward]]:
+    """Stages, microbatches and their forwards, stage by stage, as far as microbatches can be followed."""
+    arrived = dict(enumerate(inputs))
     for s in range(num_stages):
-        candidates = [f for f in forwards if f.stage == s and f.inputs == inputs]
         received = {f.inputs for f in forwards if f.stage == s + 1}
-        onward = [f for f in candidates if s == num_stages - 1 or _as_inputs(f.output) in received]
-        if not onward:
-            break
-        path.append(onward[-1])
-        inputs = _as_inputs(onward[-1].output)
-    return path
+        alike: dict[tuple[Structure, ...], list[int]] = {}
+        for k, one in arrived.items():
+            alike.setdefault(one, []).append(k)
+        arrived = {}
+        for one, several in alike.items():
+            candidates = [f for f in forwards if f.stage == s and f.inputs == one]
+            onward = [f for f in candidates if s == num_stages - 1 or _as_inputs(f.output) in received]
+            for k, chosen in zip(several, _in_turn(onward, len(several)), strict=False):
+                yield s, k, chosen
+                arrived[k] = _as_inputs(chosen.output)
+
+
+def _in_turn(onward: Sequence[Forward], number: int) -> Sequence[Forward]:
+    """The forwards of so many microbatches on the same inputs: without what a backward computed again, or a dry run."""
+    chosen = list(onward)
+    for at in reversed(range(len(chosen))):
+        one = chosen[at]
+        again = any((one.masks, one.output) == (before.masks, before.output) for before in chosen[:at])
+        if again and len(chosen) > number:
+            del chosen[at]
+    return chosen[-number:]
 
 
 def _as_inputs(output: Structure) -> tuple[Structure, ...]:

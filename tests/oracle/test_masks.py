@@ -1,12 +1,14 @@
 """Following a microbatch through what the ranks recorded."""
 
+import pytest
 import torch
+from msgspec import structs
 
 from pipeconform.case.blocks import Dropout, Linear
 from pipeconform.case.build.data import make_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Stage, Train
-from pipeconform.observe.observation import Observation, StepShown
+from pipeconform.observe.observation import Observation, StepShown, Structure
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.oracle.masks import masks_of
 from tests.case.examples import small_case, with_model
@@ -59,6 +61,36 @@ def test_a_dry_run_on_the_same_input_is_not_followed() -> None:
     found = dict(masks_of(CASE, [observation]))
 
     assert found[0, 0, 0] == observation.steps[0].forwards[2].masks
+
+
+@pytest.mark.parametrize("extra", ["nothing", "a dry run", "a backward's forwards, the last first"])
+def test_microbatches_on_the_same_inputs_are_told_apart_by_their_order(extra) -> None:
+    """The first stage dropped all of both, so that the second one received zeros twice."""
+    recorder, _ = _recorded(probe=False)
+    first = recorder.take()[:2]
+    dropped = Structure.of(torch.zeros(2, 8, dtype=torch.float64))
+    first = [structs.replace(one, output=dropped) for one in first]
+    stage = build_stage(CASE, 1)
+    stage.recorder = recorder
+    for _ in range(3):
+        stage(torch.zeros(2, 8, dtype=torch.float64))
+    dry, *second = recorder.take()
+    recorded = {
+        "nothing": second,
+        "a dry run": [dry, *second],
+        "a backward's forwards, the last first": [
+            *second,
+            *(structs.replace(f, call=7) for f in second[::-1]),
+        ],
+    }[extra]
+    observation = Observation(
+        rank=0, pipeline_rank=0, steps=(StepShown(step=0, forwards=(*first, *recorded)),)
+    )
+
+    found = dict(masks_of(CASE, [observation]))
+
+    assert second[0].masks != second[1].masks
+    assert (found[0, 1, 0], found[0, 1, 1]) == (second[0].masks, second[1].masks)
 
 
 def test_a_microbatch_is_lost_where_its_value_was_corrupted() -> None:
