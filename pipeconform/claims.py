@@ -455,6 +455,7 @@ class Capabilities:
     patience: float = 2.0
     """Seconds without processor time on any rank after which this is a hang."""
     optimizers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
+    """With which its parameters can be stepped: most cases take ``sgd``, so that it must be among them."""
     fused_optimizer: bool = False
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
     mode_from: Literal["call", "gradients"] = "call"
@@ -483,12 +484,18 @@ class Capabilities:
     """What the adapter claims with other releases of the engine only, each with what this release lacks for it."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers beyond any implementation's, and for no loss."""
+        """Raise ValueError for numbers beyond any implementation's, for no loss, and for steps without SGD."""
         if isinstance(self.schedules, tuple | list) and len(self.schedules) > _MOST_CLAIMED:
             raise ValueError(f"{len(self.schedules)} schedules are claimed; expected at most {_MOST_CLAIMED}")
         if isinstance(self.losses, tuple | list) and not self.losses:
             raise ValueError(
                 "no loss is claimed, so nothing could be trained; expected one at least in losses"
+            )
+        steps = isinstance(self.features, frozenset) and Feature.OPTIMIZER in self.features
+        if steps and isinstance(self.optimizers, tuple | list) and "sgd" not in self.optimizers:
+            raise ValueError(
+                f"optimizers is {self.optimizers!r}, without 'sgd', with which most cases that claim "
+                f"Feature.OPTIMIZER step: add it, or leave that feature out"
             )
         if isinstance(self.patience, int | float) and not 0 <= self.patience <= _MOST_SECONDS:
             raise ValueError(f"patience is {self.patience} s; expected 0 to {_MOST_SECONDS} s")

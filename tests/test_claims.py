@@ -35,3 +35,11 @@ def test_what_a_schedule_lacks_is_not_claimed_there_and_is_claimed_elsewhere():
 def test_a_feature_that_does_not_exist_cannot_be_lacking():
     with pytest.raises(UnknownNameError, match=r"batch_dims.*nearest: batch_dim"):
         dataclasses.replace(WHOLE, lacks=frozenset({"batch_dims"}))
+
+
+def test_an_engine_whose_parameters_are_stepped_takes_sgd():
+    """Cases about clipping, copies and replicas have no other optimizer."""
+    with pytest.raises(ValueError, match=r"optimizers is \('adam',\), without 'sgd'.*leave that feature out"):
+        Capabilities(schedules=(), features=frozenset({Feature.OPTIMIZER}), optimizers=("adam",))
+
+    assert Capabilities(schedules=(), optimizers=("adam",)).optimizers == ("adam",)
