@@ -44,8 +44,8 @@ def _followed(
     for s in range(num_stages):
         received = {f.inputs for f in forwards if f.stage == s + 1}
         alike: dict[tuple[Structure, ...], list[int]] = {}
-        for k, one in arrived.items():
-            alike.setdefault(one, []).append(k)
+        for k in sorted(arrived):
+            alike.setdefault(arrived[k], []).append(k)
         arrived = {}
         for one, several in alike.items():
             candidates = [f for f in forwards if f.stage == s and f.inputs == one]

@@ -7,8 +7,9 @@ from msgspec import structs
 from pipeconform.case.blocks import Dropout, Linear
 from pipeconform.case.build.data import make_batch
 from pipeconform.case.build.modules import build_stage
-from pipeconform.case.case import Stage, Train
-from pipeconform.observe.observation import Observation, StepShown, Structure
+from pipeconform.case.case import Model, Stage, Train, World
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Forward, Observation, StepShown, Structure
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.oracle.masks import masks_of
 from tests.case.examples import small_case, with_model
@@ -91,6 +92,37 @@ def test_microbatches_on_the_same_inputs_are_told_apart_by_their_order(extra) ->
 
     assert second[0].masks != second[1].masks
     assert (found[0, 1, 0], found[0, 1, 1]) == (second[0].masks, second[1].masks)
+
+
+def test_microbatches_keep_their_order_where_what_they_arrive_with_differs_and_then_is_alike() -> None:
+    """The second stage is given one thing for the first and the last of three microbatches, then all give zeros."""
+    case = small_case(
+        model=Model(width=8, stages=(STAGE,) * 3),
+        world=World(size=3, pipeline_ranks=(0, 1, 2)),
+        program=(Train(batch_size=3, num_microbatches=3),),
+    )
+    inputs = [micro.args[0] for micro in make_batch(case, 0).microbatches]
+    alike, other, zeros = (torch.full((1, 8), float(k), dtype=torch.float64) for k in (1, 2, 0))
+    marks = iter(Array.of(torch.tensor([k])) for k in range(9))
+
+    def forward(stage: int, given: torch.Tensor, output: torch.Tensor) -> Forward:
+        return Forward(
+            stage=stage,
+            grad_enabled=True,
+            inputs=(Structure.of(given),),
+            output=Structure.of(output),
+            masks=(next(marks),),
+        )
+
+    between = (alike, other, alike)
+    ran = [forward(0, x, y) for x, y in zip(inputs, between, strict=True)]
+    ran += [forward(1, y, zeros) for y in between]
+    ran += [forward(2, zeros, zeros) for _ in between]
+    observation = Observation(rank=0, pipeline_rank=0, steps=(StepShown(step=0, forwards=tuple(ran)),))
+
+    found = dict(masks_of(case, [observation]))
+
+    assert found == {(0, s, k): ran[3 * s + k].masks for s in range(3) for k in range(3)}
 
 
 def test_a_microbatch_is_lost_where_its_value_was_corrupted() -> None:

@@ -93,7 +93,6 @@ NARROWED: Mapping[str, Capabilities] = {
             ("losses", ("mse",)),
             ("losses", ("cross_entropy",)),
             ("optimizers", ("sgd",)),
-            ("optimizers", ("adam",)),
             ("sub_groups", False),
             ("mode_from", "gradients"),
             ("tied_stages", "ends"),
