@@ -27,13 +27,10 @@ from pipeconform.adapter import (
     Description,
     Feature,
     GradientScale,
-    MicrobatchRule,
     Mode,
     Operation,
     OptimizerStep,
-    Placement,
     Plan,
-    ScheduleClaim,
     StepResult,
     TensorSpec,
     module_gradients,
@@ -42,6 +39,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.torch_batches import split_dims, step_arguments
+from pipeconform.adapters.torch_schedules import driven
 from pipeconform.stage_wrapping import wrapped
 
 __all__ = ["AutoModel"]
@@ -54,35 +52,9 @@ _IMPORTED = (
     "nemo_automodel.components.training.utils",
     "transformers.modeling_outputs",
 )
-_SEVERAL = (2, 3)
 _CAPABILITIES = Capabilities(
-    schedules=(
-        ScheduleClaim(name="GPipe", family="gpipe", min_ranks=2),
-        ScheduleClaim(name="1F1B", family="one_f_one_b", min_ranks=2, min_microbatches_per_stage=1),
-        ScheduleClaim(
-            name="Interleaved1F1B",
-            stages_per_rank=_SEVERAL,
-            min_ranks=2,
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            family="interleaved_one_f_one_b",
-        ),
-        ScheduleClaim(name="LoopedBFS", stages_per_rank=_SEVERAL, min_ranks=2, family="looped_bfs"),
-        ScheduleClaim(
-            name="InterleavedZeroBubble",
-            stages_per_rank=_SEVERAL,
-            min_ranks=2,
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            split_backward=True,
-            family="interleaved_zero_bubble",
-        ),
-        ScheduleClaim(
-            name="ZBVZeroBubble",
-            placement=Placement.V,
-            stages_per_rank=(2,),
-            min_ranks=2,
-            split_backward=True,
-            family="zb_v",
-        ),
+    schedules=driven(
+        "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"
     ),
     features=frozenset(
         {Feature.OUTPUTS, Feature.MICROBATCH_LOSSES, Feature.EVAL, Feature.EVAL_LOSSES, Feature.ACCUMULATION}

@@ -25,13 +25,10 @@ from pipeconform.adapter import (
     Feature,
     GradientScale,
     MergeRule,
-    MicrobatchRule,
     MistakeKind,
     Mode,
     Operation,
-    Placement,
     Plan,
-    ScheduleClaim,
     StageOperations,
     StepResult,
     TensorParallelClaim,
@@ -43,47 +40,11 @@ from pipeconform.adapter import (
 from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
 from pipeconform.adapters.torch_batches import split_dims, step_arguments
 from pipeconform.adapters.torch_declared import declared
+from pipeconform.adapters.torch_schedules import SCHEDULES
 from pipeconform.stage_wrapping import axis_of_parts, bare, wrapped
 
 _CAPABILITIES = Capabilities(
-    schedules=(
-        ScheduleClaim(name="ForwardOnly", trains=False, family="forward_only"),
-        ScheduleClaim(name="GPipe", family="gpipe"),
-        ScheduleClaim(name="1F1B", min_microbatches_per_stage=1, family="one_f_one_b"),
-        ScheduleClaim(
-            name="Interleaved1F1B",
-            stages_per_rank=(1, 2, 3, 4),
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            family="interleaved_one_f_one_b",
-        ),
-        ScheduleClaim(
-            name="LoopedBFS",
-            stages_per_rank=(1, 2, 3, 4),
-            family="looped_bfs",
-        ),
-        ScheduleClaim(
-            name="InterleavedZeroBubble",
-            stages_per_rank=(1, 2, 3, 4),
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            split_backward=True,
-            family="interleaved_zero_bubble",
-        ),
-        ScheduleClaim(
-            name="ZBVZeroBubble",
-            placement=Placement.V,
-            stages_per_rank=(2,),
-            split_backward=True,
-            family="zb_v",
-        ),
-        ScheduleClaim(
-            name="DualPipeV",
-            placement=Placement.V,
-            stages_per_rank=(2,),
-            min_microbatches_per_stage=1,
-            split_backward=True,
-            family="dualpipe_v",
-        ),
-    ),
+    schedules=SCHEDULES,
     features=frozenset(
         {
             Feature.OUTPUTS,

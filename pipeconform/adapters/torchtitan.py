@@ -30,13 +30,10 @@ from pipeconform.adapter import (
     Description,
     Feature,
     GradientScale,
-    MicrobatchRule,
     Mode,
     Operation,
     OptimizerStep,
-    Placement,
     Plan,
-    ScheduleClaim,
     SgdStep,
     StepResult,
     ZeroGrad,
@@ -45,6 +42,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.torch_schedules import driven
 from pipeconform.adapters.whole_world import require_whole_world
 
 __all__ = ["Torchtitan"]
@@ -56,44 +54,9 @@ _IMPORTED = (
     "torchtitan.components.validate",
     "torchtitan.trainer",
 )
-_SEVERAL = (2, 3)
 _CAPABILITIES = Capabilities(
-    schedules=(
-        ScheduleClaim(name="GPipe", family="gpipe", min_ranks=2),
-        ScheduleClaim(name="1F1B", family="one_f_one_b", min_ranks=2, min_microbatches_per_stage=1),
-        ScheduleClaim(
-            name="Interleaved1F1B",
-            stages_per_rank=_SEVERAL,
-            min_ranks=2,
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            family="interleaved_one_f_one_b",
-        ),
-        ScheduleClaim(name="LoopedBFS", stages_per_rank=_SEVERAL, min_ranks=2, family="looped_bfs"),
-        ScheduleClaim(
-            name="InterleavedZeroBubble",
-            stages_per_rank=_SEVERAL,
-            min_ranks=2,
-            microbatches=MicrobatchRule.WHOLE_ROUNDS,
-            split_backward=True,
-            family="interleaved_zero_bubble",
-        ),
-        ScheduleClaim(
-            name="ZBVZeroBubble",
-            placement=Placement.V,
-            stages_per_rank=(2,),
-            min_ranks=2,
-            split_backward=True,
-            family="zb_v",
-        ),
-        ScheduleClaim(
-            name="DualPipeV",
-            placement=Placement.V,
-            stages_per_rank=(2,),
-            min_ranks=2,
-            min_microbatches_per_stage=1,
-            split_backward=True,
-            family="dualpipe_v",
-        ),
+    schedules=driven(
+        "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
     ),
     features=frozenset(
         {
