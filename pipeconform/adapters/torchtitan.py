@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pipeconform.adapter import (
@@ -148,10 +149,25 @@ class _Loader:
         self.loss = loss
 
 
+class _Meshes:
+    """The device meshes of a world, which the engine makes once for a training, with groups that it never ends."""
+
+    def __init__(self) -> None:
+        self._world: Any = None
+        self._dims: Any = None
+
+    def of_world(self, make: Callable[[], Any]) -> Any:
+        """Those of the present default group; `make` makes what they are built from."""
+        if self._world is not dist.group.WORLD:
+            self._world, self._dims = dist.group.WORLD, make()
+            self._dims.build_mesh()
+        return self._dims
+
+
 class _TitanPipeline:
     """One rank's parts of the model, and the engine's trainer, validator and optimizers around them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, meshes: _Meshes) -> None:
         from torchtitan.components.validate import Validator
         from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
         from torchtitan.distributed import ParallelDims, parallel_dims
@@ -174,8 +190,7 @@ class _TitanPipeline:
             pipeline_parallel_last_stage_less_layers=0,
         )
         training = TrainingConfig(local_batch_size=m * plan.microbatch_size)
-        self._dims = ParallelDims.from_config(parallelism, plan.ranks.world_size)
-        self._dims.build_mesh()
+        self._dims = meshes.of_world(lambda: ParallelDims.from_config(parallelism, plan.ranks.world_size))
 
         def fill(part: _Model, **_: Any) -> _Model:
             stage = part.stage
@@ -330,6 +345,9 @@ class _TitanPipeline:
 class Torchtitan:
     """Adapter for ``torchtitan.distributed.pipeline_parallel`` and what trains and validates with it."""
 
+    def __init__(self) -> None:
+        self._meshes = _Meshes()
+
     def describe(self) -> Description:
         """What torchtitan documents; raises `Unsupported` if it is not installed."""
         return Description(
@@ -347,4 +365,4 @@ class Torchtitan:
 
     def build(self, plan: Plan) -> _TitanPipeline:
         """Build on this rank."""
-        return _TitanPipeline(plan)
+        return _TitanPipeline(plan, self._meshes)
