@@ -3,7 +3,7 @@
 ``pipeline_llm`` splits a decoder by the names of its layers and makes a schedule of torch.distributed.pipelining; the
 `Trainer` drives it with the microbatches of its data loader, and the `Validator` evaluates under it. Here the model has
 one layer for each stage, which is put in its place where users shard a part of the model. Embedding, norm and head,
-which the engine keeps in the first and the last stage, are parts of these layers: the engine is told that they weigh
+which the engine keeps in the first and the last stage, are parts of these layers: its split counts them as
 nothing. Trainer and validator have no data loader and no model of their own, but are otherwise the engine's.
 
 Neither returns outputs: they are taken where the engine hands them over, in the loss function.
@@ -176,7 +176,6 @@ class _TitanPipeline:
         from torchtitan.tools import utils
         from torchtitan.trainer import Trainer
 
-        require_whole_world(plan.ranks)
         device = plan.ranks.device
         utils.device_type = parallel_dims.device_type = device.type  # by itself it asks the machine
         self._plan, self._modules = plan, dict[int, nn.Module]()
@@ -364,5 +363,10 @@ class Torchtitan:
             import_module(name)
 
     def build(self, plan: Plan) -> _TitanPipeline:
-        """Build on this rank."""
+        """Build on this rank.
+
+        Raises:
+            Unsupported: the pipeline is not the whole world, of which the engine makes its meshes.
+        """
+        require_whole_world(plan.ranks)
         return _TitanPipeline(plan, self._meshes)
