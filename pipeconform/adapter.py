@@ -75,6 +75,8 @@ from pipeconform.errors import Unsupported
 from pipeconform.judged_on import JudgedOn, judged_on
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import nn
 
@@ -120,6 +122,7 @@ __all__ = [
     "Placement",
     "Plan",
     "Ranks",
+    "SavesTraining",
     "ScalesLosses",
     "ScheduleClaim",
     "SgdStep",
@@ -200,6 +203,24 @@ class ScalesLosses(Protocol):
         """The factor by which the next step's losses will be multiplied, the same on every pipeline rank.
 
         Called on every rank after every step, if the plan has a `Plan.loss_scaling`; a bystander returns None.
+        """
+
+
+@runtime_checkable
+class SavesTraining(Protocol):
+    """The additional methods of a pipeline that claims `Feature.SAVING`, called on every rank."""
+
+    def save(self, folder: Path) -> None:
+        """Write into an empty folder, which all ranks share, what training needs to go on.
+
+        Such as parameters and buffers, the state of the optimizer, its float32 copies and the scale of the loss. What
+        a user of the engine calls for it is called here: files of the adapter's own would not be judged.
+        """
+
+    def restore(self, folder: Path) -> None:
+        """Take over what another pipeline of the same plan, but with other parameters, has saved there.
+
+        Called right after `Adapter.build`, when all ranks have saved.
         """
 
 

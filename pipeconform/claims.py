@@ -109,6 +109,7 @@ class Feature(Claimable):
     WHOLE_OUTPUTS = "whole_outputs", "an output that is the same in every microbatch appears once"
     CUSTOM_MERGES = "custom_merges", "a function of the user's may merge an output"
     LOADING = "loading", "apply(LoadState)"
+    SAVING = "saving", "a pipeline goes on from what one before it has saved, see SavesTraining"
     GRADIENT_NORM = "gradient_norm", "the pipeline has gradient_norm(), see MeasuresGradients"
     CLIPPING = "clipping", "an optimizer step clips the gradients first, see Plan.clipping"
     MASTER_WEIGHTS = "master_weights", "the optimizer steps float32 copies of bfloat16 parameters"

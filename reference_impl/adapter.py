@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -45,6 +46,7 @@ from .microbatches import merge, merge_gradients
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
+from .saved import SavedRank
 from .stage import Stage
 from .tables import actions_of, training_table
 from .tracing import TracedPipe, build_stage
@@ -60,6 +62,7 @@ class ReferencePipeline:
     link_type: ClassVar[type[Link]] = Link
     step_type: ClassVar[type[Step]] = Step
     check_type: ClassVar[type[BatchCheck]] = BatchCheck
+    saved_type: ClassVar[type[SavedRank]] = SavedRank
     operations_type: ClassVar[type[ChunkOperations]] = ChunkOperations
 
     def __init__(self, plan: Plan) -> None:
@@ -237,6 +240,25 @@ class ReferencePipeline:
             self.sums.clear(set_to_none=operation.set_to_none)
         if isinstance(operation, LoadState) and self.masters is not None:
             self.masters.reload()
+
+    def make_saved(self) -> SavedRank:
+        """What is saved of this rank."""
+        return self.saved_type(
+            modules=self.modules, optimizer=self._operate.optimizer, masters=self.masters, scale=self.scale
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's file."""
+        if self.modules:
+            self.make_saved().save(self._file_in(folder))
+
+    def restore(self, folder: Path) -> None:
+        """Read this rank's file."""
+        if self.modules:
+            self.make_saved().load(self._file_in(folder))
+
+    def _file_in(self, folder: Path) -> Path:
+        return folder / f"rank-{self.plan.ranks.rank}.pt"
 
     def update(self, operation: OptimizerStep) -> None:
         """Clip the gradients and step the optimizer, unless the loss is scaled and a gradient is not finite."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
-        | {Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS, Feature.RECOMPUTATION}
+        | {Feature.SAVING, Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS, Feature.RECOMPUTATION}
     ),
     boundary=BoundaryClaim(
         max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True, complex_tensors=True
@@ -182,6 +183,12 @@ class _DeepSpeedPipeline:
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
+
+    def save(self, folder: Path) -> None:
+        self._engine.save_checkpoint(str(folder))
+
+    def restore(self, folder: Path) -> None:
+        self._engine.load_checkpoint(str(folder))
 
     def close(self) -> None:
         """Destroy the process groups that the engine leaves behind, with their threads and sockets."""

@@ -10,7 +10,7 @@ those of its ``DistributedDataParallel``; for other plans a torch optimizer step
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -186,7 +186,7 @@ class _MegatronPipeline:
             ),
         )
         self._sources: list[tuple[Iterator[Microbatch], list[Iterator[Microbatch]]]] = []
-        self._apply = step_modules(self._modules, plan.optimizer)
+        self._apply: Callable[[Operation], None] = step_modules(self._modules, plan.optimizer)
         self._steps: MegatronSteps | None = None
         if megatron_optimizer.is_wanted(plan):
             self._steps = steps(plan, self._modules, alone=others["tp"])

@@ -39,6 +39,7 @@ from pipeconform.case.program import (
     Load,
     LossSpec,
     Optimize,
+    Restart,
     Scaling,
     Sgd,
     Step,
@@ -70,6 +71,7 @@ __all__ = [
     "Optimize",
     "Passage",
     "PassageKind",
+    "Restart",
     "Scaling",
     "Sgd",
     "Split",
@@ -245,6 +247,8 @@ def _contradictions(case: Case) -> Iterator[str]:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
     if any(isinstance(step, Freeze) for step in case.program):
         yield from _contradictory_freezes(case)
+    if any(isinstance(step, Restart) for step in case.program):
+        yield from _contradictory_restarts(case)
     if any(run.from_source for run in case.runs) and model.input_requires_grad:
         yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
     if any(step.from_source and step.by_hand is not None for step in case.trains):
@@ -305,6 +309,20 @@ def _contradictory_freezes(case: Case) -> Iterator[str]:
         if value is not None:
             yield f"a step that freezes or unfreezes a stage cannot be combined with {part}"
     yield from impossible_freezes(case.model, case.program)
+
+
+def _contradictory_restarts(case: Case) -> Iterator[str]:
+    """What does not go together with pipelines that take each other's place."""
+    beside = {
+        "steps that freeze stages": any(isinstance(step, Freeze) for step in case.program),
+        "deliberate mistakes": case.is_mistaken,
+        "model.split": case.model.split,
+        "world.replicas": case.world.replicas,
+        "world.tensor": case.world.tensor,
+    }
+    for part, value in beside.items():
+        if value:
+            yield f"a step that restarts the training cannot be combined with {part}"
 
 
 def encode_case(case: Case) -> bytes:

@@ -47,6 +47,7 @@ class Focus(StrEnum):
     TARGETS = "loss arguments and targets"
     COUNTED = "means over the targets that count"
     OPTIMIZER = "optimizer steps"
+    RESTART = "training that goes on from what was saved"
     CLIPPED = "clipped gradients"
     MASTERS = "master weights"
     SCALED = "scaled losses"

@@ -16,6 +16,7 @@ __all__ = [
     "Load",
     "LossSpec",
     "Optimize",
+    "Restart",
     "Scaling",
     "Sgd",
     "Step",
@@ -87,6 +88,13 @@ class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"
     """Load parameters and buffers that differ from the current ones."""
 
 
+class Restart(Strict, frozen=True, kw_only=True, tag="restart", tag_field="step"):
+    """The pipeline saves its training and is closed; one with other parameters takes its place and restores it.
+
+    There are no gradients afterwards.
+    """
+
+
 class Freeze(Strict, frozen=True, kw_only=True, tag="freeze", tag_field="step"):
     """All parameters of a stage stop to need a gradient, or begin to: the caller sets their ``requires_grad``."""
 
@@ -126,4 +134,4 @@ class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer")
     lr: float
 
 
-Step = Train | Eval | Zero | Optimize | Load | Freeze
+Step = Train | Eval | Zero | Optimize | Load | Restart | Freeze

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeconform.claims import Placement
@@ -11,6 +11,8 @@ from pipeconform.contract.operations import LoadState, Mode, Operation, StepResu
 from pipeconform.contract.plan import AdamStep, SgdStep
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import nn
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bystander",
+    "ModuleSteps",
     "laid_out",
     "module_gradients",
     "module_state",
@@ -93,6 +96,12 @@ class Bystander:
     def table(self) -> None:
         """Declare nothing."""
 
+    def save(self, folder: Path) -> None:
+        """Do nothing."""
+
+    def restore(self, folder: Path) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -136,33 +145,39 @@ def _cut_like(value: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(whole, value.device_mesh, value.placements, src_data_rank=None)
 
 
-def step_modules(
-    modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None
-) -> Callable[[Operation], None]:
-    """`apply()` for an engine that leaves zero_grad, the optimizer and loading to its user.
+class ModuleSteps:
+    """What `step_modules` returns."""
 
-    Raises (when the returned function is called):
-        ValueError: an optimizer step without an optimizer in the plan.
-    """
-    import torch
+    def __init__(self, modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None) -> None:
+        self.modules = modules
+        # a parameter that two stages share counts once
+        held = dict.fromkeys(p for _, module in _each(modules) for p in module.parameters())
+        self._trains = any(p.requires_grad for p in held)
+        self.optimizer = optimizer_of(held, spec)
+        """The torch optimizer; None if the plan has none or nothing requires a gradient."""
 
-    # a parameter that two stages share counts once
-    held = dict.fromkeys(p for _, module in _each(modules) for p in module.parameters())
-    parameters = [p for p in held if p.requires_grad]
-    optimizer = optimizer_of(parameters, spec)
+    def __call__(self, operation: Operation) -> None:
+        """Carry out an operation."""
+        import torch
 
-    def apply(operation: Operation) -> None:
         if isinstance(operation, ZeroGrad):
-            for _, module in _each(modules):
+            for _, module in _each(self.modules):
                 module.zero_grad(set_to_none=operation.set_to_none)
         elif isinstance(operation, LoadState):
             with torch.no_grad():
-                for s, values in module_state(modules).items():
+                for s, values in module_state(self.modules).items():
                     for name, value in values.items():
                         value.copy_(_cut_like(value, operation.state[s][name]))
-        elif optimizer is not None:
-            optimizer.step()
-        elif parameters:
+        elif self.optimizer is not None:
+            self.optimizer.step()
+        elif self._trains:
             raise ValueError("the plan has no optimizer, but an optimizer step was asked for")
 
-    return apply
+
+def step_modules(modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None) -> ModuleSteps:
+    """`apply()` for an engine that leaves zero_grad, the optimizer and loading to its user.
+
+    Raises (when what is returned is called):
+        ValueError: an optimizer step without an optimizer in the plan.
+    """
+    return ModuleSteps(modules, spec)

@@ -7,6 +7,7 @@ what was expected there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,7 @@ from pipeconform.adapter import (
     OffersStages,
     Operation,
     Pipeline,
+    SavesTraining,
     ScalesLosses,
     StageOperations,
     StepResult,
@@ -204,6 +206,24 @@ class CheckedPipeline:
         found = pipeline.loss_scale()
         _require(isinstance(found, int | float | None), "loss_scale()", found, "a number or None")
         return None if found is None else float(found)
+
+    def save(self, folder: Path) -> None:
+        """Write what training needs to go on; called only if the adapter claims `Feature.SAVING`."""
+        self._saving().save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Take over what another pipeline saved; called only if the adapter claims `Feature.SAVING`."""
+        self._saving().restore(folder)
+
+    def _saving(self) -> SavesTraining:
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, SavesTraining):
+            raise _lacking(pipeline, "save() or restore()", "Feature.SAVING")
+        return pipeline
+
+    def become(self, other: CheckedPipeline) -> None:
+        """Stand for the pipeline that `other` stands for, from now on."""
+        self._pipeline, self._parameters = other._pipeline, other._parameters
 
     def close(self) -> None:
         """Close the pipeline."""

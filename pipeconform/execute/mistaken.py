@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import torch
 import torch.distributed as dist
 from msgspec import structs
 
@@ -17,6 +16,7 @@ from pipeconform.execute.batch_sources import BatchSources
 from pipeconform.execute.initial import Initials
 from pipeconform.execute.running import Running
 from pipeconform.execute.steps import run_step
+from pipeconform.execute.votes import on_every_rank
 from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Observation, StepShown
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import raised_from
@@ -124,7 +124,7 @@ def resumed(shown: StepShown, running: Running, *, failed: Failed | None) -> Ste
     """
     ranks, recorder = running.plan.ranks, running.recorder
     mine = failed is not None or ranks.pipeline_rank is None
-    if not _on_every_rank(mine, device=ranks.device, words=_waits(failed)):
+    if not on_every_rank(mine, device=ranks.device, words=_waits(failed)):
         return shown
     with (
         examiner.telling(lambda: RESUMED),
@@ -136,16 +136,3 @@ def resumed(shown: StepShown, running: Running, *, failed: Failed | None) -> Ste
         return run_step(
             replace(running, case=right, initials=Initials(right), sources=BatchSources()), shown.step
         )
-
-
-def _on_every_rank(mine: bool, *, device: torch.device, words: str) -> bool:
-    """Whether something is true on every rank, when all of them have come here."""
-    if not dist.is_initialized():
-        return mine
-    votes = torch.tensor(int(mine), device=device)
-    try:
-        with our_own(), examiner.waiting_for_others(words):
-            dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
-    except RuntimeError:
-        return False  # a rank has died
-    return bool(votes)

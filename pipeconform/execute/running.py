@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeconform.adapter import Capabilities, Plan
@@ -27,5 +28,7 @@ class Running:
     initials: Initials
     sources: BatchSources
     """Where microbatches come from, if the case says that they come from a source."""
+    restart: Callable[[], None]
+    """Has the pipeline save its training, and puts another one in its place, which restores it."""
     returns_outputs: bool = True
     """Whether training steps are asked to return outputs."""

@@ -15,7 +15,7 @@ from pipeconform import adapter as contract
 from pipeconform.adapter import Batch, Microbatch, Mode, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
-from pipeconform.case.case import Eval, Freeze, Load, Step, Train, Zero
+from pipeconform.case.case import Eval, Freeze, Load, Restart, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.placed_batch import placed_batch
@@ -88,6 +88,9 @@ def run_step(running: Running, index: int) -> StepShown:
     elif isinstance(step, Load):
         loaded = foreign.state_for(case, index, owned=plan.owned_stages(), position=plan.ranks.pipeline_rank)
         pipeline.apply(contract.LoadState(loaded))
+    elif isinstance(step, Restart):
+        running.restart()
+        recorder.forget()  # what building the other pipeline ran
     elif isinstance(step, Freeze):
         module = pipeline.owned().get(step.stage)
         if module is not None:

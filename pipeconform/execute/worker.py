@@ -26,7 +26,7 @@ from pipeconform import adapter as contract
 from pipeconform.adapter import Ranks
 from pipeconform.case.build.mistakes import MistakeMaker
 from pipeconform.case.build.whole import cuts_are_known
-from pipeconform.case.case import Case, Eval, Train
+from pipeconform.case.case import Case, Eval, Restart, Train
 from pipeconform.case.planned import planned_for
 from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.errors import ContractError, Unsupported
@@ -45,6 +45,7 @@ from pipeconform.execute.neighbours import neighbours_of
 from pipeconform.execute.planning import Fittings, owners_of, plan_of
 from pipeconform.execute.randomness import random_state
 from pipeconform.execute.replicas import AveragingHook
+from pipeconform.execute.restarting import begun_anew, common_folder, restart
 from pipeconform.execute.running import Running
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.attached import listen
@@ -245,10 +246,13 @@ def _run(
     before = random_state(ranks.device)
     nothing = Observation(rank=ranks.rank, pipeline_rank=ranks.pipeline_rank)
 
-    def build() -> CheckedPipeline:
+    def build(plan: contract.Plan = plan) -> CheckedPipeline:
         return CheckedPipeline(adapter.build(plan), parameters=initials.given_names)
 
+    folder = None
     try:
+        if any(isinstance(step, Restart) for step in case.program):
+            folder = common_folder(around.context)
         pipeline = build()
     except Unsupported as reason:
         if job.case.world.misplan is not None:
@@ -259,6 +263,12 @@ def _run(
         if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
+
+    def restart_now() -> None:
+        assert folder is not None
+        other = plan_of(begun_anew(case), description, ranks, fittings)
+        restart(pipeline, build=lambda: build(other), folder=folder, context=around.context)
+
     running = Running(
         case=case,
         plan=plan,
@@ -267,6 +277,7 @@ def _run(
         recorder=recorder,
         initials=initials,
         sources=BatchSources(),
+        restart=restart_now,
         returns_outputs=not _goes_without_outputs(job, description.capabilities),
     )
     lived_on: LivedOn | None = None
@@ -278,10 +289,7 @@ def _run(
         table = pipeline.table() if declares and "timeline" in job.observe else None
         keys, known = _said(running)
         _listen(running)
-        recorder.take()
-        recorder.begun()
-        recorder.events()
-        recorder.flow()
+        recorder.forget()
         if around.reductions is not None:
             around.reductions.take()
         for shown in _program(running, disturber, mistakes, around.traffic):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Case, Eval, Load, Optimize, Sgd, Step, Train
+from pipeconform.bounds.numerics import compare
+from pipeconform.case.case import Case, Eval, Load, Optimize, Restart, Sgd, Step, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Named, Reference, StepExpected, StepShown
+from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
 from pipeconform.plural import plural
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "input_gradients_are_right",
     "losses_and_gradients_are_right",
     "losses_are_right",
+    "restored_is_saved",
     "state_is_right",
     "updates_are_right",
     "values_and_gradients_are_right",
@@ -272,6 +274,41 @@ def state_is_right(evidence: Evidence) -> Iterator[Finding]:
         mine=lambda s: s.parameters,
         bound=lambda e: {},
     )
+
+
+def restored_is_saved(evidence: Evidence) -> Iterator[Finding]:
+    """After a restart every rank has the parameters and buffers that it had before, bit for bit."""
+    for expected in evidence.runs(Restart):
+        for one in evidence.members:
+            before, after = shown_step(one, expected.step - 1), shown_step(one, expected.step)
+            for what, saved, restored in (
+                ("parameter", before.parameters, after.parameters),
+                ("buffer", before.buffers, after.buffers),
+            ):
+                for s, values in saved.items():
+                    evidence.compared(len(values))
+                    yield from _not_restored(what, expected.step, one, s, values, restored.get(s, {}))
+
+
+def _not_restored(
+    what: str, step: int, one: Observation, s: int, saved: Named, restored: Named
+) -> Iterator[Finding]:
+    """The first of a stage's values that differs from what was saved, and how many others do."""
+    compared = ((name, compare(value, restored.get(name))) for name, value in saved.items())
+    wrong = [(name, mismatch) for name, mismatch in compared if mismatch is not None]
+    if wrong:
+        name, mismatch = wrong[0]
+        others = f"; {plural(len(wrong) - 1, f'further {what}')} of it differ too" if len(wrong) > 1 else ""
+        yield Finding(
+            kind=f"{what} not restored",
+            message=(
+                f"the {what} of {name} in stage {s} is not what was saved{others}\n{mismatch.describe()}"
+            ),
+            step=step,
+            rank=one.rank,
+            stage=s,
+            mismatch=mismatch,
+        )
 
 
 def updates_are_right(evidence: Evidence) -> Iterator[Finding]:

@@ -141,6 +141,13 @@ class ForwardRecorder:
         """Return the events since the last call; None without a timeline."""
         return None if self.timeline is None else self.timeline.take()
 
+    def forget(self) -> None:
+        """Forget what was recorded."""
+        self.take()
+        self.begun()
+        self.events()
+        self.flow()
+
 
 def hook_counts(module: nn.Module) -> dict[str, int]:
     """How often the model's own hooks ran since the last call, by hook kind; resets the counters."""

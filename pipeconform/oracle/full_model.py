@@ -24,7 +24,7 @@ from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker, mistaken_batch
 from pipeconform.case.build.modules import build_stage, tie
 from pipeconform.case.build.whole import build_whole, cuts_are_known, whole_kwargs
-from pipeconform.case.case import Adam, Case, Eval, Freeze, Load, Sgd, Train, Zero
+from pipeconform.case.case import Adam, Case, Eval, Freeze, Load, Restart, Sgd, Train, Zero
 from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.observe.array import Array
 from pipeconform.observe.gradients import tensors_of
@@ -291,9 +291,9 @@ class _Run:
             live = dict(enumerate(self.stages))
             with data.autocast_of(step, device=self.device), self.mistakes.during(step, live):
                 return self._batch(index, train=isinstance(step, Train))
-        if isinstance(step, Zero):
+        if isinstance(step, Zero | Restart):  # a training that goes on has all but its gradients
             for stage in self.stages:
-                stage.zero_grad(set_to_none=step.set_to_none)
+                stage.zero_grad(set_to_none=isinstance(step, Restart) or step.set_to_none)
         elif isinstance(step, Load):
             with torch.no_grad():
                 with self._aside():

@@ -17,6 +17,7 @@ from pipeconform.case.case import (
     LossSpec,
     Model,
     Optimize,
+    Restart,
     Sgd,
     Split,
     Step,
@@ -261,6 +262,8 @@ def _step(step: Step) -> str:
             return f"{'freeze' if step.frozen else 'unfreeze'} stage {step.stage}"
         case Load():
             return "load state"
+        case Restart():
+            return "save, build anew, restore"
         case Zero():
             return "zero_grad" if step.set_to_none else "zero_grad(set_to_none=False)"
         case Optimize():

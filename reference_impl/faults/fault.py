@@ -20,7 +20,7 @@ LABELLED: dict[str, Fault] = {}
 LABELLED_WRAPPERS: dict[str, Fault] = {}
 """The same for faulty data-parallel wrappers."""
 
-_PARTS = ("stage_type", "link_type", "step_type", "check_type", "operations_type")
+_PARTS = ("stage_type", "link_type", "step_type", "check_type", "operations_type", "saved_type")
 """The parts of a pipeline that a fault can replace."""
 _WRAPPERS = f"{__package__}.faulty_wrappers"
 

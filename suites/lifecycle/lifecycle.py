@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Eval, Train
+from pipeconform.case.case import Eval, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation, traces_of_evaluations
+from pipeconform.judge.masters import masters_are_kept
 from pipeconform.judge.named import accepted
 from pipeconform.judge.residue import grown, held_by, kept_by, lived_on_by
+from pipeconform.judge.scales import scales_are_right
 from pipeconform.judge.schedules import size_of
-from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, state_is_right
+from pipeconform.judge.training import (
+    buffers_are_right,
+    gradients_are_right,
+    losses_and_gradients_are_right,
+    restored_is_saved,
+    state_is_right,
+    updates_are_right,
+)
 from pipeconform.observe.observation import Watched
-from pipeconform.spec.catalogue import MUST, SHOULD
+from pipeconform.spec.catalogue import MUST, SHOULD, Promise
 
 from ..promises import FULL_MODEL, contract, documented, in_source, paper
 
@@ -196,6 +205,41 @@ def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
     yield from state_is_right(evidence)
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "LIF-10",
+    title="Training that is resumed",
+    level=MUST,
+    about=(Focus.RESTART,),
+    trains=True,
+    promise=(
+        contract("Feature.SAVING: a pipeline goes on from what one before it has saved"),
+        Promise(
+            "PyTorch tutorial on general checkpoints: for resuming, more is saved than the model's state",
+            "https://docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html",
+        ),
+    ),
+)
+def training_is_resumed(evidence: Evidence) -> Iterator[Finding]:
+    """A pipeline that is built anew, from other parameters, and restores what the one before it has saved, goes on as
+    if there had been no interruption: every parameter and buffer is what it was, bit for bit, and losses, gradients
+    and updates are right, with the optimizer's state, float32 copies of parameters and the scale of the loss.
+
+    Long trainings are resumed many times. A weight or a momentum that is missing in what was saved is replaced by what
+    the new pipeline begins with, and the loss only looks a little worse.
+    """
+    yield from restored_is_saved(evidence)
+    yield from outputs_are_right(evidence)
+    yield from losses_and_gradients_are_right(evidence)
+    yield from buffers_are_right(evidence)
+    optimizer = evidence.case.optimizer
+    if optimizer is not None:
+        yield from updates_are_right(evidence)
+    if isinstance(optimizer, Sgd) and optimizer.masters:
+        yield from masters_are_kept(evidence)
+    if isinstance(optimizer, Sgd) and optimizer.scaling is not None:
+        yield from scales_are_right(evidence)
 
 
 @requirement(

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Load
+from pipeconform.case.case import Case, Load, Restart
 from pipeconform.case.perturbations import SlowLink
 from pipeconform.export.plain.aspects import Aspect, aspect_of
 from pipeconform.export.plain.facts import facts_of
@@ -72,6 +72,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "the schedule is written to a file": world.rewritten,
         "steps use autocast or a source": any(run.autocast or run.from_source for run in case.runs),
         "a step loads a state": any(isinstance(step, Load) for step in case.program),
+        "the training is saved and restored": any(isinstance(step, Restart) for step in case.program),
         "the number of microbatches changes": len({run.num_microbatches for run in case.runs}) > 1,
         "only some ranks describe their stages": how == "metadata",
         "the plan names a schedule that does not exist": how == "schedule",

@@ -1,0 +1,105 @@
+"""Training that goes on, in a pipeline built anew, from what the one before it has saved.
+
+Momentum, tied weights, running statistics, float32 copies and the scale of the loss have places of their own in what is
+saved. Cases take turns with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from pipeconform.case import blocks
+from pipeconform.case.case import Adam, Case, Optimize, Restart, Sgd, Step, Zero
+from pipeconform.case.draw.changes import in_some_stage, replaced
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Change, Draft, Subject
+from pipeconform.case.draw.subjects import buffers, frozen, masters, tied_stages
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+__all__ = ["RESTART"]
+
+_UPDATES = (2, 4)
+"""How many there are on either side of the restart."""
+
+
+def _program(*numbers: int) -> Change:
+    def program(d: Drawing, draft: Draft) -> Draft:
+        zero, number = Zero(set_to_none=True), d.pick(numbers)
+        update: tuple[Step, ...] = (draft.train, zero)
+        if draft.optimizer is not None:
+            update = (draft.train, Optimize(), zero)
+        return replaced(draft, program=(*update * number, Restart(), *(update * number)[:-1]))
+
+    return program
+
+
+def _optimizer(d: Drawing, draft: Draft) -> Draft:
+    """Optimizers with a state, if any is claimed."""
+    options: list[Sgd | Adam] = [Sgd(lr=0.0625, momentum=0.5)]
+    if "adam" in d.capabilities.optimizers:
+        options.append(Adam(lr=0.015625))
+    return replaced(draft, optimizer=d.pick(options) if Feature.OPTIMIZER in d.features else None)
+
+
+def _optimized(contents: Change) -> Change:
+    return lambda d, draft: _optimizer(d, contents(d, draft))
+
+
+def _members() -> Iterator[Subject]:
+    """Restarts of trainings that each have something else to save, and of plain ones."""
+    plain = Subject(
+        focus=Focus.RESTART,
+        needs=frozenset({Feature.SAVING}),
+        trains=True,
+        contents=_optimizer,
+        program=_program(1, 2),
+        no_control="a part of the subject, which has it",
+    )
+    yield plain
+    # what is given to stages of one rank, or of several, is saved once or twice
+    kept = dataclasses.replace(buffers.BUFFERS, contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()))
+    for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN):
+        assert other.contents is not None
+        yield dataclasses.replace(
+            plain,
+            needs=plain.needs | other.needs,
+            claimed=other.claimed,
+            squares=other.squares,
+            least_stages=other.least_stages,
+            contents=_optimized(other.contents),
+        )
+    for other, numbers in ((masters.MASTERS, _UPDATES), (masters.SCALED, (1,))):
+        yield dataclasses.replace(
+            other,
+            focus=Focus.RESTART,
+            needs=plain.needs | other.needs,
+            found=None,
+            rarity=1,
+            program=_program(*numbers),
+            without=None,
+            control="",
+            no_control=plain.no_control,
+            alters="",
+        )
+
+
+def _without(case: Case) -> Case:
+    return structs.replace(
+        case, program=tuple(step for step in case.program if not isinstance(step, Restart))
+    )
+
+
+RESTART = Subject(
+    focus=Focus.RESTART,
+    needs=frozenset({Feature.SAVING}),
+    trains=True,
+    found=lambda case: any(isinstance(step, Restart) for step in case.program),
+    rarity=4,  # whatever else its cases have is there to be saved
+    members=tuple(_members()),
+    without=_without,
+    control="without the restart",
+)
