@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from pipeconform.adapter import (
     Batch,
@@ -36,13 +32,14 @@ from pipeconform.schedule import to_csv, without_communication
 from pipeconform.stage_wrapping import wrapped
 
 from .agreement import Agreement
-from .batches import BatchCheck, parts_of, require_gradients, sizes_in, taken
+from .batches import BatchCheck, input_gradients, parts_of, require_gradients, taken
 from .claims import CAPABILITIES, ERRORS
 from .float32_sums import Float32Replicas, Float32Sums
 from .front_end import Ties, boundaries_of, copies, share, split_as_planned
 from .link import Lengths, Link
 from .masters import LossScale, Masters
-from .microbatches import merge, merge_gradients
+from .microbatches import merge
+from .norms import norm
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
@@ -50,7 +47,6 @@ from .saved import SavedRank
 from .stage import Stage
 from .tables import actions_of, training_table
 from .tracing import TracedPipe, build_stage
-from .widest import zero_on
 
 __all__ = ["ReferenceAdapter", "ReferencePipeline"]
 
@@ -179,7 +175,7 @@ class ReferencePipeline:
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
             losses=[done.losses[k] for k in range(m)] if last and done.losses else None,
-            input_gradients=self._input_gradients(batch, done)
+            input_gradients=input_gradients(batch, done.input_gradients)
             if 0 in self.modules and training and whole
             else None,
         )
@@ -244,21 +240,22 @@ class ReferencePipeline:
     def make_saved(self) -> SavedRank:
         """What is saved of this rank."""
         return self.saved_type(
-            modules=self.modules, optimizer=self._operate.optimizer, masters=self.masters, scale=self.scale
+            rank=self.plan.ranks.rank,
+            modules=self.modules,
+            optimizer=self._operate.optimizer,
+            masters=self.masters,
+            scale=self.scale,
         )
 
     def save(self, folder: Path) -> None:
         """Write this rank's file."""
         if self.modules:
-            self.make_saved().save(self._file_in(folder))
+            self.make_saved().save(folder)
 
     def restore(self, folder: Path) -> None:
         """Read this rank's file."""
         if self.modules:
-            self.make_saved().load(self._file_in(folder))
-
-    def _file_in(self, folder: Path) -> Path:
-        return folder / f"rank-{self.plan.ranks.rank}.pt"
+            self.make_saved().load(folder)
 
     def update(self, operation: OptimizerStep) -> None:
         """Clip the gradients and step the optimizer, unless the loss is scaled and a gradient is not finite."""
@@ -329,15 +326,8 @@ class ReferencePipeline:
 
     def norm_of_gradients(self, norm_type: float) -> Tensor:
         """The norm over all stages, 2 or infinity, every parameter counted once; collective."""
-        largest = norm_type == math.inf
-        total = zero_on(self.plan.ranks.device)
-        for gradient in self.counted_gradients():
-            whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-            own = whole.to(total.dtype)
-            total = torch.maximum(total, own.abs().amax()) if largest else total + own.square().sum()
-        if (group := self.plan.ranks.pipeline_group) is not None:
-            dist.all_reduce(total, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=group)
-        return total if largest else total.sqrt()
+        ranks = self.plan.ranks
+        return norm(self.counted_gradients(), norm_type, group=ranks.pipeline_group, device=ranks.device)
 
     def counted_gradients(self) -> Sequence[Tensor]:
         """The gradients that count in the norm on this rank."""
@@ -362,23 +352,6 @@ class ReferencePipeline:
         position = self.plan.ranks.pipeline_rank
         assert position is not None
         return position
-
-    def _input_gradients(self, batch: Batch, done: Yield) -> tuple[Tensor | None, ...]:
-        """The gradient of every positional input, also accumulated where autograd would put it."""
-        sizes = sizes_in(batch)
-        found: list[Tensor | None] = []
-        for position, arg in enumerate(batch.args):
-            if not isinstance(arg, Tensor) or not arg.requires_grad:
-                found.append(None)
-                continue
-            parts = [done.input_gradients[k][position] for k in range(batch.num_microbatches)]
-            found.append(merge_gradients(parts, like=arg, sizes=sizes, batch_dim=batch.batch_dim))
-        reached = [
-            (arg, gradient) for arg, gradient in zip(batch.args, found, strict=True) if gradient is not None
-        ]
-        if reached:
-            torch.autograd.backward([arg for arg, _ in reached], [gradient for _, gradient in reached])
-        return tuple(found)
 
 
 class ReferenceAdapter:

@@ -1,4 +1,4 @@
-"""Checks that a batch looks like the batches before it, on every rank, before anything is sent.
+"""Checks that a batch looks like the batches before it, on every rank, before anything is sent, and merges gradients.
 
 Every rank has a batch of the same shapes (decoys, if it does not consume it), or a source of as many microbatches, so
 all ranks refuse alike and none waits. The first step's arguments are the expected ones; sizes in the batch dimension
@@ -8,7 +8,7 @@ may change.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from pipeconform.adapter import Batch, Microbatch, Mode
 
 from .metadata import TensorMeta, same_sizes
-from .microbatches import batch_size_of, parts_by, sizes_of, split
+from .microbatches import batch_size_of, merge_gradients, parts_by, sizes_of, split
 from .placed import parts_in
 
 
@@ -158,3 +158,26 @@ def _meta(position: int, value: Any) -> TensorMeta:
             f"argument {position} of stage 0 is {type(value).__name__} {value!r:.60}; expected a tensor"
         )
     return TensorMeta(dtype=value.dtype, shape=tuple(value.shape), requires_grad=value.requires_grad)
+
+
+def input_gradients(
+    batch: Batch, gradients: Mapping[int, Sequence[Tensor | None]]
+) -> tuple[Tensor | None, ...]:
+    """The gradient of every positional input, also accumulated where autograd would put it.
+
+    `gradients` has, for every microbatch, those of its inputs.
+    """
+    sizes = sizes_in(batch)
+    found: list[Tensor | None] = []
+    for position, arg in enumerate(batch.args):
+        if not isinstance(arg, Tensor) or not arg.requires_grad:
+            found.append(None)
+            continue
+        parts = [gradients[k][position] for k in range(batch.num_microbatches)]
+        found.append(merge_gradients(parts, like=arg, sizes=sizes, batch_dim=batch.batch_dim))
+    reached = [
+        (arg, gradient) for arg, gradient in zip(batch.args, found, strict=True) if gradient is not None
+    ]
+    if reached:
+        torch.autograd.backward([arg for arg, _ in reached], [gradient for _, gradient in reached])
+    return tuple(found)

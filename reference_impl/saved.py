@@ -24,21 +24,23 @@ class SavedRank:
     def __init__(
         self,
         *,
+        rank: int,
         modules: Mapping[int, nn.Module],
         optimizer: torch.optim.Optimizer | None,
         masters: Masters | None,
         scale: LossScale | None,
     ) -> None:
+        self.name = f"rank-{rank}.pt"
         self.modules, self.masters, self.scale = modules, masters, scale
         self.optimizer = optimizer if masters is None else masters.optimizer
 
-    def save(self, path: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write the file."""
-        torch.save(self.contents(), path)
+        torch.save(self.contents(), folder / self.name)
 
-    def load(self, path: Path) -> None:
+    def load(self, folder: Path) -> None:
         """Read the file; everything in it must have a place here, and the other way round."""
-        self.take(torch.load(path, weights_only=True))
+        self.take(torch.load(folder / self.name, weights_only=True))
 
     def contents(self) -> dict[str, Any]:
         """Everything, as tensors and numbers by name."""

@@ -9,7 +9,7 @@ Where: DeepSpeed 0.19.8, runtime/engine.py, _load_checkpoint: where ZeRO is off 
   replicas. The float32 copies are refreshed from loaded weights under load_module_only alone, and where ZeRO is on.
 Why it is one: the documentation's page "Model Checkpointing", and load_checkpoint's docstring, leave out no dtype.
   Without a pipeline the engine takes another optimizer for the same configuration, whose state it can load.
-Requirement: none (checkpoints of engines are not claimed).
+Requirement: LIF-10.
 Schedules: the one there is (TrainSchedule).
 Known: near DeepSpeed#7786, which mends saving and loading of bf16 without ZeRO, and #4141, which refreshes the float32
   copies under load_module_only.

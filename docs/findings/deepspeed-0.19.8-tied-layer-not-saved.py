@@ -9,7 +9,7 @@ Where: DeepSpeed 0.19.8, runtime/pipe/module.py, save_state_dict and load_state_
   the tied weights (tied_weight_attr), and no other ones, are broadcast.
 Why it is one: the page "Model Checkpointing" of the documentation: training resumes from a checkpoint. By reading, any
   other layer whose file is missing is an error.
-Requirement: none (checkpoints of engines are not claimed).
+Requirement: none (LIF-10 is about them; the adapter gives tied layers no forward_fn).
 Schedules: the one there is (TrainSchedule).
 Known: no public thread found.
 Possible fix: save and load the stage's tied_modules themselves, as they are registered, beside the functions.

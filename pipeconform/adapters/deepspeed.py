@@ -70,7 +70,13 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
-        | {Feature.SAVING, Feature.BATCH_SOURCES, Feature.CLIPPING, Feature.LOSS_PARAMETERS, Feature.RECOMPUTATION}
+        | {
+            Feature.SAVING,
+            Feature.BATCH_SOURCES,
+            Feature.CLIPPING,
+            Feature.LOSS_PARAMETERS,
+            Feature.RECOMPUTATION,
+        }
     ),
     boundary=BoundaryClaim(
         max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True, complex_tensors=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.adapters import torch_release, torch_stages, torch_tables, torch_tracing
+from pipeconform.adapters import torch_release, torch_saving, torch_stages, torch_tables, torch_tracing
 from pipeconform.adapters.torch_batches import split_dims, step_arguments
 from pipeconform.adapters.torch_declared import declared
 from pipeconform.adapters.torch_schedules import SCHEDULES
@@ -85,6 +86,7 @@ _CAPABILITIES = Capabilities(
             Feature.CUSTOM_MERGES,
             Feature.BLOCK_MASKS,
             Feature.LOADING,
+            Feature.SAVING,
             Feature.DECLARED_BOUNDARIES,
             Feature.TABLES,
             Feature.LATE_RECEIVES,
@@ -247,6 +249,16 @@ class _TorchPipeline:
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
+
+    def save(self, folder: Path) -> None:
+        if self._modules:
+            torch_saving.save(self._modules, self._apply.optimizer, folder, self._plan.ranks.pipeline_group)
+
+    def restore(self, folder: Path) -> None:
+        if self._modules:
+            torch_saving.restore(
+                self._modules, self._apply.optimizer, folder, self._plan.ranks.pipeline_group
+            )
 
     def table(self) -> str | None:
         return None if self._schedule is None else torch_tables.declared_table(self._schedule)

@@ -320,6 +320,8 @@ def _contradictory_restarts(case: Case) -> Iterator[str]:
         "world.replicas": case.world.replicas,
         "world.tensor": case.world.tensor,
     }
+    if isinstance(case.program[0], Restart):
+        yield "program[0] restarts a training of which nothing has run"
     for part, value in beside.items():
         if value:
             yield f"a step that restarts the training cannot be combined with {part}"

@@ -294,13 +294,13 @@ def _not_restored(
     what: str, step: int, one: Observation, s: int, saved: Named, restored: Named
 ) -> Iterator[Finding]:
     """The first of a stage's values that differs from what was saved, and how many others do."""
-    compared = ((name, compare(value, restored.get(name))) for name, value in saved.items())
+    compared = ((name, compare(saved.get(name), restored.get(name))) for name in {**saved, **restored})
     wrong = [(name, mismatch) for name, mismatch in compared if mismatch is not None]
     if wrong:
         name, mismatch = wrong[0]
         others = f"; {plural(len(wrong) - 1, f'further {what}')} of it differ too" if len(wrong) > 1 else ""
         yield Finding(
-            kind=f"{what} not restored",
+            kind="parameter not restored" if what == "parameter" else "buffer not restored",
             message=(
                 f"the {what} of {name} in stage {s} is not what was saved{others}\n{mismatch.describe()}"
             ),

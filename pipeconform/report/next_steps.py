@@ -214,6 +214,11 @@ STEPS: tuple[Step, ...] = (
         "too, where a state is loaded",
     ),
     Step(
+        signature="(parameter|buffer) not restored",
+        advice="save every parameter and buffer of every owned stage, frozen and tied ones too, and read what this "
+        "rank has saved",
+    ),
+    Step(
         signature="not computed again",
         advice="let the adapter turn the engine's recomputation on where Plan.recompute says so",
     ),

@@ -166,6 +166,13 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "LIF-3": _in(_RUNS, "StepShown.held", "StepShown.kept", "Kept.outputs")
     | {"Observation.lived_on"}
     | {f"Census.{name}" for name in ("tensors", "threads", "descriptors", "groups")},
+    "LIF-10": OUTPUTS
+    | LOSSES
+    | GRADIENTS
+    | UPDATES
+    | BUFFERS
+    | {f"StepShown.loss_scale@{kind} {how}" for kind in ("Train", "Optimize") for how in ("value", "missing")}
+    | _in("Restart", "StepShown.parameters", "StepShown.buffers"),
     "LIF-4": OUTPUTS
     | GRADIENTS
     | _in("Load", "StepShown.parameters")

@@ -26,6 +26,7 @@ from pipeconform.case.case import (
     Optimize,
     Passage,
     PassageKind,
+    Restart,
     Scaling,
     Sgd,
     Stage,
@@ -514,6 +515,18 @@ CASES: Mapping[str, Case] = {
     "compiled": of_blocks(_LINEAR, blocks.Compiled()),
     "sequence first": with_model(plain_case(), sequence=2, batch_dim=1),
     "guarded": plain_case(Eval(**RUN, guard="inference_mode"), TRAIN),
+    "restarted": with_model(
+        plain_case(*_UPDATES, Restart(), *_UPDATES, optimizer=Sgd(lr=0.0625, momentum=0.5)),
+        stages=(Stage(blocks=(_LINEAR, blocks.BatchNorm())), Stage(blocks=(_LINEAR,))),
+    ),
+    "restarted with a scale": _mastered(
+        Sgd(lr=0.03125, masters=True, scaling=Scaling(initial=2.0**14, backoff=2.0**-16)),
+        *_UPDATES,
+        Restart(),
+        *_UPDATES,
+        dtype="float16",
+        stages=(Stage(blocks=(_LINEAR, blocks.Overflowing())), Stage(blocks=(_LINEAR,))),
+    ),
     "loaded": plain_case(Load(), TRAIN, Zero(), Load(), TRAIN),
     "dropout and evaluation": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, EVAL)),
 }

@@ -175,10 +175,11 @@ _CLOSER = {
     "masters": ("StepShown.parameters", "StepShown.gradients"),
     "clipped copies": ("StepShown.parameters", "StepShown.gradients"),
     "clipped scaled": ("StepShown.parameters", "StepShown.gradients"),
+    "restarted with a scale": ("StepShown.parameters", "StepShown.gradients"),
     "sums": ("StepShown.gradients",),
 }
-"""Which TRN-23 and TRN-27 hold against each other, and TRN-26 against numbers of its own, closer than the reference's
-bounds: tests/judge/test_masters.py and test_sums.py."""
+"""Which LIF-10, TRN-23 and TRN-27 hold against each other, and TRN-26 against numbers of its own, closer than the
+reference's bounds: tests/judge/test_masters.py and test_sums.py."""
 
 
 @pytest.mark.parametrize("name", EVIDENCE)

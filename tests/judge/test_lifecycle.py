@@ -9,13 +9,14 @@ import torch
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case import blocks
-from pipeconform.case.case import Zero
+from pipeconform.case.case import Restart, Zero
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepShown
 from tests.facts import tells
 from tests.judge.honest import (
+    CASES,
     EVAL,
     TRAIN,
     changed,
@@ -261,3 +262,37 @@ def test_parameters_that_are_not_those_that_were_loaded_are_told():
     assert told("LIF-4", with_value(made, "parameters", 0, WEIGHT, old, rank=0)) == [
         ("parameter value", 0, 0, 0, None)
     ]
+
+
+RESTART = CASES["restarted"].program.index(Restart())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("parameter", WEIGHT), ("buffer", "blocks.1.norm.running_mean")])
+def test_what_is_not_restored_is_told_with_what_was_saved(kind, name):
+    made = honest_example("restarted")
+    old = Array.of(2 + value_of(made, f"{kind}s", 0, name, step=RESTART))
+
+    found = told("LIF-10", with_value(made, f"{kind}s", 0, name, old, rank=0, step=RESTART))
+
+    assert found == [(f"{kind} not restored", RESTART, 0, 0, None)]
+
+
+def test_what_is_lost_is_not_restored():
+    made = honest_example("restarted")
+
+    assert told("LIF-10", changed(made, rank=1, step=RESTART, parameters={}))[0] == (
+        "parameter not restored",
+        RESTART,
+        1,
+        1,
+        None,
+    )
+
+
+def test_what_is_restored_is_compared_with_what_the_rank_had_not_with_the_reference():
+    made = honest_example("restarted")
+    for step in (RESTART - 1, RESTART):
+        other = Array.of(1.5 * value_of(made, "parameters", 0, WEIGHT, step=step))
+        made = with_value(made, "parameters", 0, WEIGHT, other, rank=0, step=step)
+
+    assert "parameter not restored" not in [kind for kind, *_ in told("LIF-10", made)]

@@ -17,6 +17,7 @@ from pipeconform.case.case import (
     Model,
     Optimize,
     Passage,
+    Restart,
     Sgd,
     Split,
     Stage,
@@ -234,6 +235,14 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
     assert "passes a stream tensor from stage 0 to 1, used by none" in text
     assert "freeze stage 1, unfreeze stage 1, load state, train(B = 4, m = 2, autocast), eval(" in text
     assert "eval(B = 2, m = 1, inference_mode)" in text
+
+
+def test_a_restart_says_what_happens() -> None:
+    run = Train(batch_size=4, num_microbatches=2)
+
+    assert "m = 2), save, build anew, restore, train(" in describe_case(
+        small_case(program=(run, Restart(), run))
+    )
 
 
 def test_an_order_of_the_users_own_shows_as_the_table_that_ranks_get():

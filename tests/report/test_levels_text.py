@@ -54,7 +54,7 @@ def test_why_a_level_is_met_that_includes_one_that_is_not_is_said(said):
     assert first == "conformant, by what this run judged, for Training, Split-backward, Schedules"
     assert others.startswith("  Forward: 11 of 32 not claimed, at most 10; Robust: 11 of ")
     assert why == (
-        "  level Training includes level Forward, but lets 17 of all its 70 requirements be unclaimed, "
+        "  level Training includes level Forward, but lets 17 of all its 71 requirements be unclaimed, "
         "where Forward lets 10 of its 32"
     )
 

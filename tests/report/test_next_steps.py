@@ -73,6 +73,7 @@ EXAMPLES = {
     ("second close raises", ""): "close()",
     ("input_shape: accepted", ""): "names stage, tensor, expected and actual",
     ("parameter not rounded from a copy", ""): "step float32 copies",
+    ("buffer not restored", ""): "save every parameter and buffer",
     ("not computed again", ""): "turn the engine's recomputation on",
     ("loss scale", ""): "the maximum over all ranks",
 }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
+from pipeconform.case.case import Case
 from pipeconform.report.result import Violation
 
 __all__ = ["KINDS", "SIGNATURES", "WORDS", "Harm", "harm_of"]
@@ -51,7 +52,7 @@ KINDS: Mapping[Harm, tuple[str, ...]] = MappingProxyType(
 """Requirements whose wrong answers do less harm than wrong numbers: refusals, memory and time, words and tables."""
 
 SIGNATURES: tuple[tuple[str, Harm], ...] = (
-    (r"silent wrong result|accepted$|\bvalue$|^kept input changed$", Harm.SILENT),
+    (r"silent wrong result|accepted$|\bvalue$|^kept input changed$|not restored$", Harm.SILENT),
     (r"^after an error: (hang|died)", Harm.STOPS),
     (r"not refused everywhere|only an echo", Harm.ONE_RANK),
     (r"^after an error: raised|^raised |refused", Harm.REFUSED),
@@ -60,7 +61,7 @@ SIGNATURES: tuple[tuple[str, Harm], ...] = (
 )
 """Signatures (regular expressions) that say more than the requirement; the first that matches decides."""
 
-_RANK = re.compile(r"^rank +\d+  (\w+) *(.*)$", re.MULTILINE)
+_RANK = re.compile(r"^rank +(\d+)  (\w+) *(.*)$", re.MULTILINE)
 _ECHO = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|socket closed", re.IGNORECASE
 )
@@ -71,18 +72,24 @@ def harm_of(violation: Violation, requirement: str) -> Harm:
     if violation.status in ("hung", "crashed"):
         return Harm.STOPS
     if violation.status == "error":
-        return Harm.REFUSED if _raised_everywhere(violation.verdicts) else Harm.ONE_RANK
+        return Harm.REFUSED if _raised_everywhere(violation) else Harm.ONE_RANK
     for pattern, harm in SIGNATURES:
         if re.search(pattern, violation.signature):
             return harm
     return next((harm for harm, names in KINDS.items() if requirement in names), Harm.SILENT)
 
 
-def _raised_everywhere(verdicts: str) -> bool:
+def _raised_everywhere(violation: Violation) -> bool:
     """Whether every rank raised an error of its own, or all returned what was refused.
 
-    A rank that is stuck, returned, or says only that its connection is closed does not say what is wrong.
+    A rank that is stuck, returned, or says only that its connection is closed does not say what is wrong. One outside
+    of the pipeline had nothing to raise.
     """
-    ends = _RANK.findall(verdicts)
+    case, outside = violation.case, set[int]()
+    if isinstance(case, Case):
+        outside = set(range(case.world.size)).difference(*case.world.pipelines)
+    ends = [
+        (word, detail) for rank, word, detail in _RANK.findall(violation.verdicts) if int(rank) not in outside
+    ]
     raised = [word == "raised" and not _ECHO.search(detail) for word, detail in ends]
     return all(raised) or all(word == "returned" for word, _ in ends)

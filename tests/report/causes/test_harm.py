@@ -1,6 +1,7 @@
 """How harmful a violation is: what goes unnoticed before what stops a run, and that before wrong words."""
 
 import pytest
+from msgspec import structs
 
 from pipeconform.report.causes.harm import KINDS, SIGNATURES, WORDS, Harm, harm_of
 from pipeconform.spec.wrappers import all_requirements
@@ -53,6 +54,16 @@ def test_an_error_that_some_ranks_are_not_told_does_more_harm(make, ends, expect
     violation = make.violation("FWD-2", "GPipe", status="error", signature="raised", verdicts=verdicts)
 
     assert harm_of(violation, "FWD-2") is expected
+
+
+def test_a_rank_outside_of_the_pipeline_has_nothing_to_raise(make):
+    verdicts = "rank 0  raised    ValueError: no\nrank 1  returned\nrank 2  raised    ValueError: no"
+    violation = make.violation("FWD-2", "GPipe", status="error", signature="raised", verdicts=verdicts)
+    world = structs.replace(violation.case.world, size=3, pipeline_ranks=(0, 2))
+    outside = structs.replace(violation, case=structs.replace(violation.case, world=world))
+
+    assert harm_of(violation, "FWD-2") is Harm.ONE_RANK
+    assert harm_of(outside, "FWD-2") is Harm.REFUSED
 
 
 def test_the_data_name_requirements_that_exist_each_once():

@@ -16,7 +16,7 @@ from pipeconform.case.case import Adam, Case, Optimize, Restart, Sgd, Step, Zero
 from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft, Subject
-from pipeconform.case.draw.subjects import buffers, frozen, masters, tied_stages
+from pipeconform.case.draw.subjects import buffers, frozen, masters, shared, tied_stages, unused
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
@@ -62,7 +62,7 @@ def _members() -> Iterator[Subject]:
     yield plain
     # what is given to stages of one rank, or of several, is saved once or twice
     kept = dataclasses.replace(buffers.BUFFERS, contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()))
-    for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN):
+    for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN, unused.UNUSED, shared.SHARED):
         assert other.contents is not None
         yield dataclasses.replace(
             plain,
@@ -97,6 +97,9 @@ RESTART = Subject(
     focus=Focus.RESTART,
     needs=frozenset({Feature.SAVING}),
     trains=True,
+    claimed=lambda claim, own: (
+        not own.fresh_process_per_build
+    ),  # the other pipeline is built in the same process
     found=lambda case: any(isinstance(step, Restart) for step in case.program),
     rarity=4,  # whatever else its cases have is there to be saved
     members=tuple(_members()),
