@@ -102,6 +102,8 @@ def _wrong(
     case = evidence.case
     assert isinstance(case.optimizer, Sgd)
     follow, gradient, updates, most, others = None, None, 0, 1, case.world.num_replicas - 1
+    # one that steps in its training step has changed the parameters there
+    compared = Optimize if evidence.capabilities.fused_optimizer else (Optimize, Train)
     for expected in evidence.expected.steps:
         step, mine = case.program[expected.step], shown_step(one, expected.step)
         if isinstance(step, Train):
@@ -109,12 +111,15 @@ def _wrong(
         if follow is None or isinstance(step, Load):
             start = shown(expected.parameters)
             follow = None if start is None else _Copy(start, case.optimizer, earlier=follow)
-        if not isinstance(step, Optimize) or follow is None or gradient is None:
+        if follow is None or not isinstance(step, compared):
             continue
-        use = used[expected.step]
-        if use.updates:
-            follow.step(gradient, use, num_terms=most + others)
-            updates += 1
+        factor = 1.0
+        if isinstance(step, Optimize) and gradient is not None:
+            use = used[expected.step]
+            factor = use.factor
+            if use.updates:
+                follow.step(gradient, use, num_terms=most + others)
+                updates += 1
         parameter = shown(mine.parameters)
         evidence.compared()
         if parameter is None or parameter.shape != follow.value.shape:
@@ -122,7 +127,7 @@ def _wrong(
         off = (parameter.double() - follow.value).abs() > follow.bound(parameter)
         if bool(off.any()):
             at = tuple(int(i) for i in torch.nonzero(off)[0])
-            times = "" if use.factor == 1.0 else f" times {use.factor:.3g}"
+            times = "" if factor == 1.0 else f" times {factor:.3g}"
             yield Finding(
                 kind="parameter not rounded from a copy",
                 message=(

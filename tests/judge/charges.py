@@ -352,11 +352,12 @@ def _names_at_first(requirement: str, spoil: Spoil, *_: object) -> bool:
 
 
 def _empty(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """A name without a value is as good as no name, a stage without names as good as no stage."""
+    """A name without a value is as good as no name, a stage without names or values as good as no stage."""
     if spoil.how != "key missing":
         return False
     was = at(made.shown[rank], spoil.path)
-    return any(own in (None, {}) for name, own in was.items() if name not in spoil.value)
+    lost = (own for name, own in was.items() if name not in spoil.value)
+    return any(own is None or (isinstance(own, dict) and not any(own.values())) for own in lost)
 
 
 def _streams(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
@@ -392,7 +393,7 @@ def _dry_runs(_: str, spoil: Spoil, *__: object) -> bool:
 
 def _equal_losses(_: str, spoil: Spoil, made: Evidence, __: int) -> bool:
     """Losses that are equal within their bounds have no order."""
-    return _is(spoil, "losses", "another order") and made.case.model.dtype == "bfloat16"
+    return _is(spoil, "losses", "another order") and made.case.model.dtype in ("bfloat16", "float16")
 
 
 def _one_number(_: str, spoil: Spoil, *__: object) -> bool:

@@ -216,7 +216,8 @@ def _of_structure(value: Structure, field: str, path: Path, allowed: Allowed) ->
 
 def _of_array(value: Array, field: str, path: Path, allowed: Allowed) -> Iterator[Spoil]:
     tensor = value.tensor()
-    other = torch.float32 if tensor.dtype is torch.float64 else torch.float64
+    real = tensor.dtype.to_real()
+    other = torch.float32 if real is torch.float64 else torch.float64
     yield Spoil(
         field, "dtype", path, Array.of(tensor.to(other.to_complex() if tensor.is_complex() else other))
     )
