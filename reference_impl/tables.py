@@ -163,8 +163,8 @@ def actions_of(
     rank: int,
     num_microbatches: int,
     training: bool,
-    given: str | None = None,
-    rewritten: bool = False,
+    given: str | None,
+    rewritten: bool,
 ) -> tuple[Action, ...]:
     """The actions of one rank in one step; `given` is the user's own table of training steps.
 

@@ -68,14 +68,30 @@ def test_evaluation_runs_every_forward_once_and_nothing_else(placement: tuple[in
 )
 def test_what_has_no_table_is_refused(name: str, placement: tuple[int, ...], m: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        actions_of(name, placement=placement, num_ranks=2, rank=0, num_microbatches=m, training=True)
+        actions_of(
+            name,
+            placement=placement,
+            num_ranks=2,
+            rank=0,
+            num_microbatches=m,
+            training=True,
+            given=None,
+            rewritten=False,
+        )
 
 
 OWN = "0F1,0F0,0B0,0B1\r\n1F1,1F0,1B0,1B1\r\n"
 
 
 def test_a_table_of_the_users_own_is_completed_with_messages_and_evaluation_does_not_follow_it() -> None:
-    common = {"placement": (0, 1), "num_ranks": 2, "rank": 0, "num_microbatches": 2, "given": OWN}
+    common = {
+        "placement": (0, 1),
+        "num_ranks": 2,
+        "rank": 0,
+        "num_microbatches": 2,
+        "given": OWN,
+        "rewritten": False,
+    }
 
     trained, evaluated = (actions_of("1F1B", training=training, **common) for training in (True, False))
 
