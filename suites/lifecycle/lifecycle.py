@@ -8,6 +8,7 @@ from pipeconform.adapter import Feature
 from pipeconform.case.case import Eval, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.finding import of_first_wrong_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation, traces_of_evaluations
@@ -229,6 +230,10 @@ def training_is_resumed(evidence: Evidence) -> Iterator[Finding]:
     Long trainings are resumed many times. A weight or a momentum that is missing in what was saved is replaced by what
     the new pipeline begins with, and the loss only looks a little worse.
     """
+    yield from of_first_wrong_step(_everything_goes_on(evidence))
+
+
+def _everything_goes_on(evidence: Evidence) -> Iterator[Finding]:
     yield from restored_is_saved(evidence)
     yield from outputs_are_right(evidence)
     yield from losses_and_gradients_are_right(evidence)

@@ -17,6 +17,7 @@ from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft, Subject
 from pipeconform.case.draw.subjects import buffers, frozen, masters, shared, tied_stages, unused
+from pipeconform.case.draw.worlds import alone
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
@@ -56,6 +57,7 @@ def _members() -> Iterator[Subject]:
         needs=frozenset({Feature.SAVING}),
         trains=True,
         contents=_optimizer,
+        world=alone,  # what a job saves is its whole world's: engines write it over the default group
         program=_program(1, 2),
         no_control="a part of the subject, which has it",
     )
@@ -79,6 +81,7 @@ def _members() -> Iterator[Subject]:
             needs=plain.needs | other.needs,
             found=None,
             rarity=1,
+            world=alone,
             program=_program(*numbers),
             without=None,
             control="",
