@@ -3,7 +3,7 @@
 The schedules call a module with the fields of a whole batch, of which they cut the microbatches, and with what the
 stage before returned, a dict of tensors by name. They divide the loss by m, and return the mean of the losses, and the
 merged output. Interleaved stages are a list of modules, those of the zero-bubble schedule one module that is told which
-it is.
+it is. Optimizers and checkpoints are those of the booster's plugin for pipelines.
 
 They are written for NCCL. With gloo, the adapter answers them that the group is not one of NCCL or HCCL, for which they
 would ask torch by a name that it does not have, and every send is waited for (``overlap_p2p=False``): gloo may lose a
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from pipeconform.adapter import (
     MicrobatchRule,
     Mode,
     Operation,
+    OptimizerStep,
     Placement,
     Plan,
     ScheduleClaim,
@@ -38,8 +40,8 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
+from pipeconform.adapters.colossalai_booster import Boosted, import_booster
 from pipeconform.adapters.installed import require_release
-from pipeconform.adapters.stand_ins import standing_in_for
 from pipeconform.adapters.whole_world import require_whole_world
 
 __all__ = ["ColossalAI"]
@@ -86,7 +88,7 @@ _CAPABILITIES = Capabilities(
             Feature.BUFFERS,
         }
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
-        | {Feature.LOADING}
+        | {Feature.LOADING, Feature.SAVING}
     ),
     boundary=_BOUNDARY,
     patience=10.0,
@@ -132,14 +134,19 @@ class _ColossalAIPipeline:
         from colossalai.cluster import ProcessGroupMesh
         from colossalai.interface import OptimizerWrapper
 
-        self._loss, self._modules = plan.loss, plan.build_owned()
-        self._mesh = ProcessGroupMesh(len(plan.ranks.pipeline_ranks))
-        last = len(plan.stages) - 1
-        stages = [_Stage(module, is_last=s == last) for s, module in self._modules.items()]
-        self._model, self._schedule = _driven(plan, stages, self._mesh)
-        self._operate = step_modules(self._modules, plan.optimizer)
-        # The engine runs a backward through its optimizer; what steps is torch's.
-        self._optimizer = OptimizerWrapper(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0))
+        self._loss, last = plan.loss, len(plan.stages) - 1
+        self._modules = plan.build_owned()
+        whole = [
+            _Stage(self._modules[s] if s in self._modules else plan.stages[s](), is_last=s == last)
+            for s in range(last + 1)
+        ]
+        self._mesh = ProcessGroupMesh(len(plan.ranks.pipeline_ranks), 1)
+        self._model, self._schedule = _driven(plan, [whole[s] for s in self._modules], self._mesh)
+        self._boosted = Boosted(plan, whole, manager=self._schedule.stage_manager, mesh=self._mesh)
+        self._without_optimizer = step_modules(self._modules, None)
+        # The engine runs a backward through an optimizer, whether there is one or not.
+        nothing = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
+        self._optimizer = self._boosted.optimizer or OptimizerWrapper(nothing)
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -162,13 +169,22 @@ class _ColossalAIPipeline:
         return self._loss.function(output, microbatch["target"])
 
     def apply(self, operation: Operation) -> None:
-        self._operate(operation)
+        if isinstance(operation, OptimizerStep):
+            self._optimizer.step()
+        else:
+            self._without_optimizer(operation)
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
         return module_gradients(self._modules)
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
+
+    def save(self, folder: Path) -> None:
+        self._boosted.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        self._boosted.restore(folder)
 
     def close(self) -> None:
         """Destroy the groups of the engine's mesh."""
@@ -189,9 +205,10 @@ class ColossalAI:
 
     def setup_process(self) -> None:
         """Import the engine, have it use the run's device, and mend what keeps its messages from gloo."""
-        with standing_in_for("peft"):  # two of its names are imported for type hints
-            from colossalai import accelerator
-            from colossalai.pipeline import p2p
+        import_booster()
+        from colossalai import accelerator
+        from colossalai.pipeline import p2p
+
         if dist.get_backend() == "gloo":
             accelerator.set_accelerator("cpu")
             p2p._check_for_nccl_hccl_backend = lambda group: False

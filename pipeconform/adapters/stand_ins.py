@@ -13,12 +13,13 @@ __all__ = ["stand_in_for", "standing_in_for"]
 
 
 class _StandIn(ModuleType):
-    """A module whose every name is ``object``, which a class can derive from and a type hint can name."""
+    """A module whose every name is a class, which others can derive from, a type hint can name, and nothing is of."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return object
+        setattr(self, name, type(name, (), {}))
+        return getattr(self, name)
 
 
 def stand_in_for(*names: str) -> tuple[str, ...]:
