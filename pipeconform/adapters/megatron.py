@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,7 @@ from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients, is_wrapped
+from pipeconform.adapters.megatron_saving import DistributedCheckpoints, OlderCheckpoints
 from pipeconform.adapters.megatron_ties import MegatronTies, group_of_ends
 from pipeconform.adapters.without_cuda import run_on
 
@@ -81,7 +83,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
         | {Feature.CLIPPING, Feature.MASTER_WEIGHTS, Feature.LOSS_SCALING, Feature.FLOAT32_SUMS}
-        | {Feature.SHARED_ACROSS_RANKS}
+        | {Feature.SHARED_ACROSS_RANKS, Feature.SAVING}
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
     clipping=ClippingClaim(norms=("two",), dtypes=("float32",)),
@@ -148,6 +150,7 @@ class _MegatronPipeline:
         ties: type[MegatronTies],
         frees_outputs: bool,
         overlaps: bool,
+        distributes: bool,
     ) -> None:
         from megatron.core.enums import ModelType
         from megatron.core.pipeline_parallel import p2p_communication, schedules
@@ -191,6 +194,11 @@ class _MegatronPipeline:
         if megatron_optimizer.is_wanted(plan):
             self._steps = steps(plan, self._modules, alone=others["tp"])
             self._apply, config.grad_scale_func = self._steps.apply, self._steps.scaled
+        self._checkpoints: OlderCheckpoints = (
+            DistributedCheckpoints(plan, self._modules, self._steps, alone=others["tp"])
+            if distributes
+            else OlderCheckpoints(plan, self._modules, self._steps)
+        )
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -250,6 +258,12 @@ class _MegatronPipeline:
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
 
+    def save(self, folder: Path) -> None:
+        self._checkpoints.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        self._checkpoints.restore(folder)
+
     def close(self) -> None:
         self._stages.clear()
         if self._ties is not None:
@@ -271,6 +285,8 @@ class Megatron:
     """Whether a stage's output is freed once it is sent (``deallocate_pipeline_outputs``)."""
     overlaps = True
     """Whether interleaved stages compute while messages are under way (``overlap_p2p_comm``), as in Megatron-LM."""
+    distributes = True
+    """Whether checkpoints are distributed ones, as they are by default in Megatron-LM."""
 
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
@@ -307,6 +323,7 @@ class Megatron:
             ties=self.ties,
             frees_outputs=self.frees_outputs,
             overlaps=self.overlaps,
+            distributes=self.distributes,
         )
 
 
@@ -318,10 +335,14 @@ class MegatronLM(Megatron):
 
 
 class MegatronBatched(Megatron):
-    """The same schedules with the defaults of ``ModelParallelConfig``: all messages in batches, none overlapped."""
+    """The same schedules with the defaults of ``ModelParallelConfig``: all messages in batches, none overlapped.
+
+    Checkpoints are in the older format (``--ckpt-format torch``).
+    """
 
     configured = "megatron-batched"
     overlaps = False
+    distributes = False
 
 
 def _edge(plan: Plan) -> TensorSpec | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from pipeconform.adapter import (
     Operation,
     OptimizerStep,
     Plan,
-    optimizer_of,
     step_modules,
 )
 from pipeconform.adapters.without_cuda import run_on, types_of_cuda
@@ -25,9 +24,8 @@ __all__ = ["MegatronSteps", "is_wanted"]
 
 
 def is_wanted(plan: Plan) -> bool:
-    """Whether the plan needs more of an optimizer than torch's have, such as gradients that lie in buffers."""
-    replicated = plan.ranks.num_replicas > 1 and plan.optimizer is not None
-    return plan.clipping is not None or plan.master_weights or replicated
+    """Whether the plan has steps, all of which are Megatron's own."""
+    return plan.optimizer is not None
 
 
 class MegatronSteps:
@@ -47,37 +45,41 @@ class MegatronSteps:
         )
         self._without_optimizer = step_modules(modules, None)
         parameters = (p for _, module in sorted(modules.items()) for p in module.parameters())
-        inner = optimizer_of(parameters, plan.optimizer)
-        config = _config(plan)
+        inner, config, begins = _inner(plan, parameters), _config(plan), _first_state(plan)
         with self._types():
             if plan.master_weights:
-                self._optimizer: Any = optimizer.Float16OptimizerWithFloat16Params(
-                    inner, config, _scaler(plan), lambda *_: None
+                self.optimizer: Any = optimizer.Float16OptimizerWithFloat16Params(
+                    inner, config, _scaler(plan), begins
                 )
             else:
-                self._optimizer = optimizer.FP32Optimizer(inner, config, lambda *_: None)
+                self.optimizer = optimizer.FP32Optimizer(inner, config, begins)
         # as get_megatron_optimizer does, which takes whole models of Megatron's
-        self._optimizer.grad_stats_parallel_group = plan.ranks.pipeline_group
-        self._optimizer.tp_group = alone
+        self.optimizer.grad_stats_parallel_group = plan.ranks.pipeline_group
+        self.optimizer.tp_group = alone
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What the schedules differentiate in the place of a loss."""
-        scaled: torch.Tensor = self._optimizer.scale_loss(loss)
+        scaled: torch.Tensor = self.optimizer.scale_loss(loss)
         return scaled
 
     def scale(self) -> float:
         """By what losses are multiplied in the next backward."""
-        return float(self._optimizer.get_loss_scale())
+        return float(self.optimizer.get_loss_scale())
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what another one's ``state_dict`` or ``sharded_state_dict`` had."""
+        with self._types():
+            self.optimizer.load_state_dict(state)
 
     def apply(self, operation: Operation) -> None:
         """Step; after loading, take the model's parameters over into the copies."""
         if isinstance(operation, OptimizerStep):
             with self._types():
-                self._optimizer.step()
+                self.optimizer.step()
             return
         self._without_optimizer(operation)
         if isinstance(operation, LoadState):
-            self._optimizer.reload_model_params()
+            self.optimizer.reload_model_params()
 
 
 def _config(plan: Plan) -> Any:
@@ -92,6 +94,36 @@ def _config(plan: Plan) -> Any:
         fp16=plan.loss_scaling is not None,
         clip_grad=0.0 if plan.clipping is None else plan.clipping.max_norm,
     )
+
+
+def _inner(plan: Plan, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Over one group, as get_megatron_optimizer makes it, which is empty on a rank that trains nothing."""
+    assert plan.optimizer is not None, "all that comes here has steps"
+    trainable = [p for p in dict.fromkeys(parameters) if p.requires_grad]
+    group = {
+        "params": trainable,
+        "wd_mult": 1.0,
+        "lr_mult": 1.0,
+        "is_expert_parallel": False,
+        "is_decoupled_lr": False,
+    }
+    if isinstance(plan.optimizer, AdamStep):
+        return torch.optim.Adam([group], lr=plan.optimizer.lr)
+    return torch.optim.SGD([group], lr=plan.optimizer.lr, momentum=plan.optimizer.momentum)
+
+
+def _first_state(plan: Plan) -> Callable[..., None] | None:
+    """What an optimizer's state is before a checkpoint is loaded, as get_megatron_optimizer has it; SGD has nothing."""
+    if not isinstance(plan.optimizer, AdamStep):
+        return None
+
+    def begin(optimizer: torch.optim.Optimizer, config: Any) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if not optimizer.state[p]:
+                    optimizer.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+
+    return begin
 
 
 def _scaler(plan: Plan) -> Any:

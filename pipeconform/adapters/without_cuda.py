@@ -48,14 +48,22 @@ def run_on(device: torch.device, *modules: Any) -> None:
 
 @contextlib.contextmanager
 def types_of_cuda() -> Iterator[None]:
-    """Have tensors of the CPU name types of CUDA, such as ``torch.cuda.FloatTensor``, for code that asks by name."""
+    """Have tensors of the CPU name types of CUDA, such as ``torch.cuda.FloatTensor``, for code that asks by name.
+
+    They stay where they are if code moves them there.
+    """
     torch.Tensor.type = _type_on_cuda  # type: ignore[assignment,method-assign]
+    torch.Tensor.cuda = _moved_nowhere  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
-        del torch.Tensor.type  # that of its base class is seen again
+        del torch.Tensor.type, torch.Tensor.cuda  # those of its base class are seen again
 
 
 def _type_on_cuda(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
     found = super(torch.Tensor, tensor).type(*args, **options)
     return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+
+
+def _moved_nowhere(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    return tensor
