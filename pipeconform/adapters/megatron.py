@@ -3,8 +3,8 @@
 The schedules are functions that take this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
 each, and a ``forward_step_func``, which runs a stage and returns a function that computes a loss from its output.
 
-Steps that clip, copies of 16-bit parameters and scaled losses are those of megatron-core's optimizers, and replicas are
-those of its ``DistributedDataParallel``; for other plans a torch optimizer steps.
+Steps, clipped or with copies of 16-bit parameters and scaled losses, are those of megatron-core's optimizers, replicas
+those of its ``DistributedDataParallel``, and checkpoints those of its ``dist_checkpointing``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""megatron-core's own optimizers: clipped steps, float32 copies of 16-bit parameters, scaled losses."""
+"""megatron-core's own optimizers: steps, float32 copies of 16-bit parameters, scaled losses."""
 
 from __future__ import annotations
 
