@@ -8,7 +8,7 @@ Where: torchtitan 0.3.0, torchtitan/components/optimizer/optimizer.py, Optimizer
   (line 201), called for every part in __init__ (line 226).
 Why: the check is meant for the whole model, and is made for every part. The docstring of OptimizersContainer says that
   parts may have several optimizers if groups use different ones.
-Requirement: none (near TRN-14; the suite draws no stage that is all frozen beside an optimizer).
+Requirement: TRN-22, in cases of LIF-10: no others draw a stage that is all frozen beside an optimizer (near TRN-14).
 Schedules: all; the more stages, the more often.
 Known: https://github.com/pytorch/torchtitan/pull/4102 names the condition, and lifts it for DistMuon;
   https://github.com/pytorch/torchtitan/pull/4259 would check patterns on the whole model.

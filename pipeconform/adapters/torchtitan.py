@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,7 +72,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.BLOCK_MASKS, Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE}
         | {Feature.BUFFERS, Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS}
         | {Feature.CHECKPOINTING, Feature.AUTOCAST, Feature.OPTIMIZER, Feature.CLIPPING}
-        | {Feature.GRADIENT_NORM, Feature.STATE, Feature.LOADING}
+        | {Feature.GRADIENT_NORM, Feature.STATE, Feature.LOADING, Feature.SAVING}
     ),
     boundary=BoundaryClaim(
         max_tensors=4,
@@ -243,6 +244,7 @@ class _TitanPipeline:
         self._validator.dl_config = self._loader
         self._apply = step_modules(self._modules, None)
         self._optimizers = None if plan.optimizer is None else self._stepping(plan.optimizer)
+        self._manager = self._managing()
 
     def _stepping(self, spec: AdamStep | SgdStep) -> Any:
         """The engine's optimizers of all parts of the model on this rank."""
@@ -252,6 +254,21 @@ class _TitanPipeline:
         group = ParamGroupConfig(pattern=".*", optimizer_name=name, optimizer_kwargs=asdict(spec))
         config = OptimizersContainer.Config(param_groups=[group], implementation="foreach")
         return _optimizers_class()(config, model_parts=self._trainer.model_parts)
+
+    def _managing(self) -> Any:
+        """The engine's checkpoint manager, made before the first step, as its trainer does."""
+        from torchtitan.components.checkpointer import CheckpointManager
+
+        self._trainer.step = 1
+        return CheckpointManager(
+            CheckpointManager.Config(enable=True, interval=1, keep_latest_k=0, initial_load_model_only=False),
+            dataloader=None,
+            model_parts=self._trainer.model_parts,
+            optimizers=self._optimizers,
+            lr_schedulers=None,
+            states={"train_state": self._trainer},
+            sd_adapter=None,
+        )
 
     def _of_microbatch(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         self._outputs.append(
@@ -337,8 +354,16 @@ class _TitanPipeline:
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
 
+    def save(self, folder: Path) -> None:
+        self._manager.folder = str(folder)  # otherwise known from the start, from a configuration
+        self._manager.save(self._trainer.step)
+
+    def restore(self, folder: Path) -> None:
+        self._manager.folder = str(folder)
+        self._manager.load()
+
     def close(self) -> None:
-        self._trainer = self._validator = self._optimizers = None
+        self._trainer = self._validator = self._optimizers = self._manager = None
 
 
 class Torchtitan:
