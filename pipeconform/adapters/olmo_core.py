@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from pipeconform.adapter import (
     Loss,
     MicrobatchRule,
     Mode,
+    Operation,
     Placement,
     Plan,
     ScheduleClaim,
@@ -63,7 +65,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE, Feature.LOADING}
         | {Feature.SHARED_IN_STAGE, Feature.UNUSED_PARAMETERS, Feature.BUFFERS, Feature.DROPOUT}
         | {Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
-        | {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
+        | {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES, Feature.SAVING}
     ),
     boundary=BoundaryClaim(
         max_tensors=1,
@@ -113,7 +115,9 @@ class _OlmoPipeline:
         if plan.ranks.device.type != "cuda":  # nothing is offloaded, but a stream is made
             gpu_activation_offload.get_or_init_stream = lambda **_: None
         self._modules, self._mean = plan.build_owned(), plan.loss.reduction == "mean"
-        self.apply = step_modules(self._modules, plan.optimizer)
+        self._group = plan.ranks.pipeline_group
+        # an optimizer for each part, as the engine's train module has them
+        self._steps = [step_modules({s: module}, plan.optimizer) for s, module in self._modules.items()]
         (edge,) = plan.boundaries()[0].tensors
         _, self._length, width = edge.shape
         last = len(plan.stages) - 1
@@ -123,7 +127,7 @@ class _OlmoPipeline:
                 s,
                 len(plan.stages),
                 plan.ranks.device,
-                plan.ranks.pipeline_group or dist.group.WORLD,
+                self._group or dist.group.WORLD,
             )
             for s, module in self._modules.items()
         ]
@@ -155,6 +159,37 @@ class _OlmoPipeline:
             return StepResult()
         own = next(outputs for stage, outputs in zip(self._stages, found, strict=True) if stage.is_last)
         return StepResult(output=torch.cat([one.logits for one in own]), losses=[one.ce_loss for one in own])
+
+    def apply(self, operation: Operation) -> None:
+        for step in self._steps:
+            step(operation)
+
+    def save(self, folder: Path) -> None:
+        from olmo_core.distributed.checkpoint import save_state_dict
+
+        save_state_dict(folder, self._train_module().state_dict_to_save(), process_group=self._group)
+
+    def restore(self, folder: Path) -> None:
+        """Do what the engine's checkpointer does in the whole world."""
+        from olmo_core.distributed.checkpoint import get_checkpoint_metadata, load_state_dict
+
+        module = self._train_module()
+        state = module.state_dict_to_load(get_checkpoint_metadata(folder))
+        load_state_dict(folder, state, process_group=self._group)
+        module.load_state_dict(state)
+
+    def _train_module(self) -> Any:
+        """The engine's train module, as far as it has to do with states; names are those of one whole model."""
+        from olmo_core.train.train_module.transformer import pipeline_train_module
+
+        module = object.__new__(pipeline_train_module.TransformerPipelineTrainModule)
+        module.model_parts = [nn.ModuleDict({str(s): stage}) for s, stage in self._modules.items()]
+        module.optimizers = [step.optimizer for step in self._steps if step.optimizer is not None]
+        options = pipeline_train_module.dist_cp_sd.StateDictOptions
+        module.state_dict_save_opts = options(flatten_optimizer_state_dict=True, cpu_offload=True)
+        module.state_dict_load_opts = options(flatten_optimizer_state_dict=True, strict=False)
+        module.load_key_mapping = None
+        return module
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
         return module_gradients(self._modules)
