@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ _REMEDY = "pip install --no-deps nemo-automodel; pip install transformers"
 _SLACK = "PIPECONFORM_AUTOMODEL_POOL_SLACK"
 """If this variable is set, receive buffers are pooled (``pp_recv_buffer_pool``) with this slack."""
 _IMPORTED = (
+    "nemo_automodel.components.checkpoint.checkpointing",
     "nemo_automodel.components.distributed.pipelining.autopipeline",
     "nemo_automodel.components.training.utils",
     "transformers.modeling_outputs",
@@ -68,7 +70,7 @@ _CAPABILITIES = Capabilities(
         }
         | {Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.AUTOCAST}
         | {Feature.OPTIMIZER, Feature.CLIPPING, Feature.GRADIENT_NORM, Feature.STATE, Feature.LOADING}
-        | {Feature.VARYING_SHAPES}
+        | {Feature.VARYING_SHAPES, Feature.SAVING}
     ),
     boundary=BoundaryClaim(
         max_tensors=4,
@@ -102,6 +104,10 @@ class _Config:
 
     def __deepcopy__(self, memo: object) -> _Config:
         return self
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        """What is written beside a checkpoint's weights."""
+        return iter(())
 
 
 class _Model(nn.Module):
@@ -138,7 +144,7 @@ class _AutoPipeline:
     def __init__(self, plan: Plan) -> None:
         from nemo_automodel.components.distributed.pipelining import AutoPipeline
 
-        self._plan, self._modules = plan, dict[int, nn.Module]()
+        self._plan, self._modules, self._parts = plan, dict[int, nn.Module](), dict[int, nn.Module]()
         group: Any = plan.ranks.pipeline_group or dist.group.WORLD
         # meshes with equal names and ranks are equal, and torch's caches then mix up their groups
         self._axis = f"pp_{group.group_name}"
@@ -165,12 +171,13 @@ class _AutoPipeline:
 
         def fill(part: _Model, **_: Any) -> None:
             stage = part.stage
-            self._modules[stage] = built[stage]
+            self._modules[stage], self._parts[stage] = built[stage], part
             part.model.layers.register_module(str(stage), built[stage])
             wrapped(plan, stage, part)  # in place
 
         self._pipeline.build(model, loss_fn=self._loss, parallelize_fn=fill)
-        self._apply = step_modules(self._modules, plan.optimizer)
+        # an optimizer for each part, as in AutoModel's recipes
+        self._steps = {s: step_modules({s: module}, plan.optimizer) for s, module in self._modules.items()}
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -235,7 +242,8 @@ class _AutoPipeline:
         clipping = self._plan.clipping
         if isinstance(operation, OptimizerStep) and clipping is not None:
             self._clipped(clipping.max_norm, norm_type=clipping.norm_type)
-        self._apply(operation)
+        for step in self._steps.values():
+            step(operation)
 
     def gradient_norm(self) -> torch.Tensor:
         return self._clipped(math.inf, norm_type=2.0)
@@ -258,6 +266,35 @@ class _AutoPipeline:
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
+
+    def save(self, folder: Path) -> None:
+        checkpointer = self._checkpointer(folder)
+        checkpointer.save_model(list(self._parts.values()), str(folder))
+        if self._plan.optimizer is not None:
+            checkpointer.save_optimizer(weights_path=str(folder), **self._optimizers())
+
+    def restore(self, folder: Path) -> None:
+        checkpointer = self._checkpointer(folder)
+        checkpointer.load_model(list(self._parts.values()), str(folder / "model"))
+        if self._plan.optimizer is not None:
+            checkpointer.load_optimizer(weights_path=str(folder), **self._optimizers())
+
+    def _checkpointer(self, folder: Path) -> Any:
+        from nemo_automodel.components.checkpoint.config import CheckpointingConfig
+
+        group = self._plan.ranks.pipeline_group
+        config = CheckpointingConfig(checkpoint_dir=str(folder), save_consolidated=False)
+        rank = self._plan.ranks.pipeline_rank
+        return config.build(dp_rank=0, tp_rank=0, pp_rank=rank, process_group=group, pp_group=group)
+
+    def _optimizers(self) -> dict[str, Any]:
+        """The optimizers, their parts of the model and the stages' numbers; frozen parts have none."""
+        found = {s: step.optimizer for s, step in self._steps.items() if step.optimizer is not None}
+        return {
+            "optimizer": list(found.values()),
+            "model": [self._parts[s] for s in found],
+            "optimizer_part_ids": list(found),
+        }
 
     def close(self) -> None:
         self._pipeline = None
