@@ -7,6 +7,9 @@ loss function only. Its wrapper for data parallelism, FSDP, is left out: there i
 
 The engine runs on CUDA devices. On the CPU its calls about them mean the CPU, and packages of CUDA kernels, which it
 imports and the pipeline does not use, have stand-ins.
+
+Not claimed: saving. The engine has a function for it for each of its models, which finds FSDP around that model's own
+layers and writes nothing of others.
 """
 
 from __future__ import annotations

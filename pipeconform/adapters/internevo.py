@@ -7,6 +7,8 @@ and the merged output. It cuts a batch by the number of samples in a microbatch,
 The package of the index cannot be imported, because it lacks a folder. A checkout can, with stand-ins for what its data
 sets and models ask for, which the schedulers do not use. Without CUDA the engine computes on the CPU by itself, but for
 a call that waits for the device after every message.
+
+Not claimed: saving. The engine saves the states of its own optimizers with ZeRO only, and here torch's optimizer steps.
 """
 
 from __future__ import annotations
