@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.case.blocks import AnyBlock, Block, Head
+from pipeconform.case.blocks import AnyBlock, Block, Head, Linear
 from pipeconform.case.case import Case, Eval, Model, Stage, Step, Train, Zero
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft
@@ -128,11 +128,15 @@ def changed_blocks(case: Case, table: Mapping[type[Block], Iterable[AnyBlock]]) 
 
 
 def with_other_blocks(model: Model, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Model:
-    """The model with blocks replaced by other blocks, or by none, according to `table`."""
+    """The model with blocks replaced by other blocks, or by none, according to `table`.
+
+    A stage that would have no blocks left gets a linear map: one without parameters is another question to engines.
+    """
 
     def changed(stage: Stage) -> Stage:
         found = (table.get(type(block), (block,)) for block in stage.blocks)
-        return structs.replace(stage, blocks=tuple(block for some in found for block in some))
+        left = tuple(block for some in found for block in some)
+        return structs.replace(stage, blocks=left or ((Linear(),) if stage.blocks else ()))
 
     return structs.replace(model, stages=tuple(map(changed, model.stages)))
 

@@ -64,7 +64,9 @@ def _members() -> Iterator[Subject]:
     yield plain
     # what is given to stages of one rank, or of several, is saved once or twice
     kept = dataclasses.replace(buffers.BUFFERS, contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()))
-    for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN, unused.UNUSED, shared.SHARED):
+    # what is branched on could be uncertain after so many updates
+    idle = dataclasses.replace(unused.UNUSED, contents=in_some_stage(blocks.Unused()))
+    for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN, idle, shared.SHARED):
         assert other.contents is not None
         yield dataclasses.replace(
             plain,
