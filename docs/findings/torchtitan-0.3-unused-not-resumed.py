@@ -5,7 +5,8 @@ What: `CheckpointManager.load` raises RuntimeError about a missing key of the op
 Where: torchtitan 0.3.0, torchtitan/components/optimizer/utils.py, init_optim_state (lines 24 to 66).
 Why: what is read is what the new optimizer has, after a step with gradients of zero for all its parameters. What is
   written is what the trained one has: if it has any state, nothing is added for parameters that have none.
-Why it is one: the documentation on checkpoints saves in order to go on, and leaves out no parameter that is trained.
+Why it is one: torchtitan's docs/checkpoint.md saves full checkpoints "so that training can be resumed", and leaves out
+  no parameter that is trained.
 Requirement: LIF-10.
 Schedules: all, and training without a pipeline (run here).
 Known: torchtitan#4474, merged in September 2026, after 0.3.0, which mends it; torch's own functions have it too

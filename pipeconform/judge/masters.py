@@ -115,6 +115,8 @@ def _wrong(
             continue
         factor = 1.0
         if isinstance(step, Optimize) and gradient is not None:
+            if gradient.shape != follow.value.shape:
+                return  # which other requirements judge, and no copy can be stepped with
             use = used[expected.step]
             factor = use.factor
             if use.updates:

@@ -200,6 +200,7 @@ def test_every_expectation_is_about_something_that_is_judged(engines):
         "colossalai.toml",
         "deepspeed.toml",
         "dualpipe.toml",
+        "megatron.toml",
         "torchgpipe.toml",
     ]
     for file in files:

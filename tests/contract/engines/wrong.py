@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from pipeconform.reference_impl.single_process import SingleProcessPipeline, SingleProcessReference
 from torch import Tensor
@@ -208,3 +209,31 @@ class CountsSharedTwice(Megatron):
     """The last stage's copy of what both ends share is not marked as one, so norms count it twice."""
 
     ties = _CountedTwice
+
+
+class ResumesWithoutMoments(DeepSpeed):
+    """Loads what was saved without the optimizer's states, as for finetuning."""
+
+    def build(self, plan: Plan):
+        pipeline = super().build(plan)
+        engine = pipeline._engine
+        engine.load_checkpoint = partial(engine.load_checkpoint, load_optimizer_states=False)
+        return pipeline
+
+
+class SavesOnlyTheModel(Megatron):
+    """Saves and loads as with ``--no-save-optim`` and ``--no-load-optim``."""
+
+    def build(self, plan: Plan):
+        pipeline = super().build(plan)
+        pipeline._checkpoints._steps = None
+        return pipeline
+
+
+class SavesNoOptimizer(ColossalAI):
+    """Calls the booster's ``save_model`` and ``load_model`` alone."""
+
+    def build(self, plan: Plan):
+        pipeline = super().build(plan)
+        pipeline._boosted.optimizer = None
+        return pipeline
