@@ -8,6 +8,7 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.distributed.pipelining",
+    "torch.distributed.checkpoint.state_dict",
     "torch.export._trace",
     "pipeconform.execute.worker",
     "pipeconform.oracle.full_model",
