@@ -187,9 +187,24 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    if error.__cause__ is not None or error.__suppress_context__:
+    if error.__cause__ is not None:
         return error.__cause__
-    return error.__context__
+    collected = _collected(error)
+    return collected or (None if error.__suppress_context__ else error.__context__)
+
+
+def _collected(error: BaseException) -> BaseException | None:
+    """The first of what ranks raised, where an exception has collected that.
+
+    As `torch.distributed.checkpoint` does: all ranks raise one `CheckpointException`, whose ``failures`` have, by rank,
+    an exception and its stack.
+    """
+    try:
+        failures = error.failures  # type: ignore[attr-defined]  # of no class in common
+        first = failures[min(failures)][0]
+    except Exception:  # most have none, and what an exception holds may be anything
+        return None
+    return first if isinstance(first, BaseException) else None
 
 
 def _name(error: BaseException) -> str:

@@ -83,6 +83,14 @@ def _others_wait(context: RankContext) -> None:
         dist.recv(torch.empty(1), src=0)
 
 
+def raise_what_was_collected(context: RankContext, payload: bytes) -> bytes:
+    """All ranks together, as when torch.distributed.checkpoint cannot load."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    missing = RuntimeError("Missing key in checkpoint state_dict: momentum.")
+    raise CheckpointException("plan", {1: (missing, None), 3: (KeyError("another"), None)})
+
+
 def raise_error(context: RankContext, payload: bytes) -> None:
     if context.rank == 0:
         try:

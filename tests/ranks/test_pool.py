@@ -119,6 +119,15 @@ def test_what_a_rank_raises_is_told_in_full(pool):
     assert "rank.py" not in raised.traceback
 
 
+def test_what_ranks_raised_and_one_exception_collected_is_its_cause(pool):
+    raised = run(pool, "raise_what_was_collected")[0]
+
+    assert raised.type == "torch.distributed.checkpoint.api.CheckpointException"
+    assert [(cause.type, cause.message) for cause in raised.causes] == [
+        ("RuntimeError", "Missing key in checkpoint state_dict: momentum.")
+    ]
+
+
 def test_an_exception_that_cannot_be_printed_is_still_told(pool):
     raised = run(pool, "raise_rudely")[0]
     assert (
