@@ -1,10 +1,11 @@
-"""The progress of a run: a live view on a terminal, elsewhere one line per requirement."""
+"""The progress of a run: a live view on a terminal, elsewhere a line for each requirement, and for schedules."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,7 +18,7 @@ from pipeconform.report.result import Cell, Status
 from pipeconform.report.words import COLOURS, WORDS, counted, under
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["LiveView", "cell_line", "requirement_line"]
+__all__ = ["LiveView", "cell_line", "requirement_line", "schedule_line"]
 
 _RATE_WINDOW = 10.0  # seconds over which the rate of judgements is averaged
 _UPDATES = 8  # redraws per second
@@ -56,6 +57,17 @@ def requirement_line(identifier: str, cells: list[Cell]) -> Text:
     return line
 
 
+def schedule_line(cells: Sequence[Cell]) -> Text:
+    """A schedule with all its requirements: its counts, and which are not met."""
+    where: dict[Status, list[str]] = {}
+    for cell in cells:
+        if not _is_good(cell):
+            where.setdefault(cell.status, []).append(cell.requirement)
+    line = Text(f"all{under(cells[0].schedule)}: {counted((cell.status for cell in cells), where=where)}")
+    judged = sum(cell.judgements for cell in cells)
+    return line.append(f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s")
+
+
 def _place(cell: Cell) -> tuple[str, str, str]:
     return cell.requirement, cell.schedule, cell.variant
 
@@ -71,7 +83,8 @@ class LiveView:
 
     On a terminal a few lines are redrawn in place, and every cell that is not met scrolls by above them. Elsewhere
     a requirement gets one line when all its cells are judged. `workers` returns what the workers of a distributed run
-    are doing, by name.
+    are doing, by name; they judge one schedule after the other, so `schedules`, the number of cells of each, lets
+    these have a line, too, if there are several: those of requirements come at the very end.
     """
 
     def __init__(
@@ -82,8 +95,10 @@ class LiveView:
         implementation: str,
         profile: str,
         workers: Callable[[], Mapping[str, Progress]] = dict,
+        schedules: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._console, self._awaited = console, Counter(cells)
+        self._of_schedule = schedules if len(schedules) > 1 else {}
         self._workers = workers
         self._total = sum(cells.values())
         self._heading = f"{implementation}, profile {profile}"
@@ -119,8 +134,12 @@ class LiveView:
         if self._live is not None:
             if not _is_good(cell):
                 self._line(cell_line(cell))
-        elif len(finished) == self._awaited[cell.requirement]:
+            return
+        if len(finished) == self._awaited[cell.requirement]:
             self._line(requirement_line(cell.requirement, finished))
+        own = [one for several in self._cells.values() for one in several if one.schedule == cell.schedule]
+        if len(own) == self._of_schedule.get(cell.schedule):
+            self._line(schedule_line(own))
 
     def settle(self, cells: Iterable[Cell]) -> None:
         """Show again what is not as it was shown: cells to which controls of other requirements added a violation."""

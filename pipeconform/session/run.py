@@ -335,7 +335,7 @@ class PytestRun:
         """Note what is to be judged, and begin to show progress."""
         if not self.is_worker:
             self._plan([item.cell for item in session.items if isinstance(item, SuiteItem)])
-        self._begin_view([item.cell[0] for item in session.items if isinstance(item, SuiteItem)])
+        self._begin_view([item.cell for item in session.items if isinstance(item, SuiteItem)])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
@@ -344,24 +344,26 @@ class PytestRun:
         if isinstance(said, Started) and not self.gathered.told:
             self.gathered.told.append(said.told)
             self._weights.update(said.weights)
-        cells = [_cell_of(nodeid) for nodeid in ids]
-        self._plan([(cell[0], cell[1], cell[2]) for cell in cells if len(cell) == 3])
-        self._begin_view([_cell_of(nodeid)[0] for nodeid in ids])
+        parts = map(_cell_of, ids)
+        cells = [(cell[0], cell[1], cell[2]) for cell in parts if len(cell) == 3]
+        self._plan(cells)
+        self._begin_view(cells)
 
     def _plan(self, cells: list[Where]) -> None:
         if self.journal is not None and cells:
             self.journal.plan(cells)
 
-    def _begin_view(self, identifiers: list[str]) -> None:
+    def _begin_view(self, cells: list[Where]) -> None:
         wanted = self.config.getoption("pipeconform_live") and not self.is_worker
-        if not wanted or not identifiers or self.view is not None:
+        if not wanted or not cells or self.view is not None:
             return
         from pipeconform.report.console import SafeConsole
         from pipeconform.report.terminal import LiveView
 
         self.view = LiveView(
             SafeConsole(),
-            cells=Counter(identifiers),
+            cells=Counter(requirement for requirement, _, _ in cells),
+            schedules=Counter(schedule for _, schedule, _ in cells) if self.distributes else {},
             implementation=self.options.implementation,
             profile=self.options.profile,
             workers=dict if self._share is None else Bulletins(self._share.folder).read,

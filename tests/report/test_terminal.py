@@ -54,6 +54,33 @@ def test_in_a_file_a_requirement_takes_one_line_once_all_its_cells_are_judged(ma
     ]
 
 
+def test_where_workers_judge_schedule_by_schedule_these_have_a_line_too(make, plain):
+    cells, schedules = {"FWD-1": 2, "TRN-1": 2}, {"GPipe": 2, "1F1B": 2}
+    view = LiveView(plain, cells=cells, schedules=schedules, implementation="torch", profile="smoke")
+    view.start()
+    view.cell(make.cell("FWD-1", "GPipe"))
+    view.cell(make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe")))
+    view.cell(make.cell("FWD-1", "1F1B"))
+    view.cell(make.cell("TRN-1", "1F1B"))
+    view.stop()
+
+    assert plain.file.getvalue().splitlines() == [
+        "judging torch, profile smoke: 2 requirements in 4 cells",
+        "all under GPipe: 1 ok, 1 FAIL (TRN-1); 8 judgements, 1.0 s",
+        "FWD-1  2 ok; 8 judgements, 1.0 s",
+        "TRN-1  1 ok, 1 FAIL (GPipe); 8 judgements, 1.0 s",
+        "all under 1F1B: 2 ok; 8 judgements, 1.0 s",
+    ]
+
+
+def test_a_single_schedule_has_no_line_of_its_own(make, plain):
+    cells, schedules = {"FWD-1": 1}, {"GPipe": 1}
+    view = LiveView(plain, cells=cells, schedules=schedules, implementation="torch", profile="smoke")
+    view.cell(make.cell("FWD-1", "GPipe"))
+
+    assert plain.file.getvalue() == "FWD-1  1 ok; 4 judgements, 0.5 s\n"
+
+
 def test_in_a_file_there_are_no_control_codes(make, plain):
     view = view_on(plain)
     view.cell(make.cell("FWD-1", "GPipe"))
