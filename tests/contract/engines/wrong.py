@@ -148,7 +148,7 @@ class ClipsByOwnNorm(Megatron):
 
 class _WithOldCopies(MegatronSteps):
     def apply(self, operation):
-        self._optimizer.reload_model_params = lambda *_: None
+        self.optimizer.reload_model_params = lambda *_: None
         super().apply(operation)
 
 
