@@ -27,11 +27,11 @@ def _placed(d: Drawing, others: Others) -> TensorParallel:
 
 
 def _between(d: Drawing) -> World:
-    """Draw what passes between stages, and sometimes that the user declares it."""
+    """Draw what passes between stages, and sometimes that the user declares it; the first case of a corpus does not."""
     world = cut(_placed)(d)
     if world.replicas is not None or Feature.DECLARED_BOUNDARIES not in d.features:
         return world
-    return structs.replace(world, declared=d.pick(["exact", "", "examples"]))
+    return structs.replace(world, declared=d.pick(["", "exact", "examples"]))
 
 
 def _given(d: Drawing, others: Others) -> TensorParallel:
