@@ -9,8 +9,8 @@ from msgspec import structs
 
 from pipeconform.adapter import Feature, Placement
 from pipeconform.case import blocks
-from pipeconform.case.case import Split, Train
-from pipeconform.judge import schedules, split_backward
+from pipeconform.case.case import Eval, Restart, Split, Train
+from pipeconform.judge import masters, schedules, split_backward, training
 from pipeconform.judge.evidence import Evidence, Finding, Judge
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
@@ -33,7 +33,10 @@ from tests.judge.honest import (
 )
 from tests.judge.spoiling import Path, at, nudged, replaced
 from tests.judge.test_hooks import with_dry_run
-from tests.judge.test_tensor_parallel import crossing
+from tests.judge.test_masters import CLIPPED, MADE
+from tests.judge.test_reductions import ALIKE
+from tests.judge.test_reductions import evidence as reduced
+from tests.judge.test_tensor_parallel import batched, crossing, doubled
 from tests.judge.test_tensor_parallel import evidence as cut
 from tests.judge.test_tracing import honest as traced
 from tests.judge.traffic.test_communication import recorded
@@ -151,6 +154,40 @@ def _longer(made: Evidence) -> Evidence:
     assert output is not None
     tensor = output.leaves()[0].tensor()
     return changed(made, rank=rank, output=Structure.of(tensor[[*range(len(tensor)), 0]]))
+
+
+def _restored() -> Evidence:
+    """After the restart the second rank has another weight than was saved."""
+    made = evidence_of("restarted")
+    index = next(i for i, step in enumerate(made.case.program) if isinstance(step, Restart))
+    name = next(iter(made.shown[1].steps[index].parameters[1]))
+    return _moved(made, 1, ("steps", index, "parameters", 1, name))
+
+
+def _with_another_optimizer(made: Evidence, **fields: object) -> Evidence:
+    """The run's values are right; by what the case says of its optimizer, copies would be others."""
+    case = structs.replace(made.case, optimizer=structs.replace(made.case.optimizer, **fields))
+    return dataclasses.replace(made, case=case)
+
+
+def _computed_again() -> Evidence:
+    """A microbatch of a batch of DTensors is computed twice, once from a tensor that is placed otherwise."""
+    made, other = batched(), batched(inputs={"placements": ("R",)})
+    forwards = tuple(one.shown[1].steps[0].forwards for one in (made, other))
+    return _put(made, 1, ("steps", 0, "forwards"), (*forwards[0], forwards[1][0]))
+
+
+def _copies_of_a_parameter(evidence: Evidence) -> Iterator[Finding]:
+    """Everything about one parameter, of which TRN-23 tells the first finding only."""
+    name = next(iter(evidence.expected.steps[0].parameters[0]))
+    used = dict(masters._used(evidence))
+    yield from masters._wrong(evidence, evidence.shown[0], stage=0, name=name, used=used)
+
+
+def _evaluated_from_a_source() -> Evidence:
+    made = evidence_of("from a source")
+    index = next(i for i, step in enumerate(made.case.program) if isinstance(step, Eval))
+    return _moved(made, 1, ("steps", index, "losses", 0))
 
 
 def _departures(evidence: Evidence) -> Iterator[Finding]:
@@ -415,5 +452,39 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         _of("TRC-5"),
         lambda: _longer(_traced()),
     ),
+    "a batch that arrives once more, placed otherwise": (_of("FWD-31"), _computed_again),
+    "a batch that arrives with other values": (
+        _of("FWD-31"),
+        lambda: _moved(batched(), 1, ("steps", 0, "forwards", 0, "inputs", 0, "array")),
+    ),
+    "an output that is placed otherwise": (
+        _of("FWD-31"),
+        lambda: batched(output={"placements": ("S(1)",)}),
+    ),
+    "an output that names another whole": (_of("FWD-31"), lambda: batched(output={"whole": (2, 2, 4)})),
+    "losses of samples that met the targets of others": (
+        _of("FWD-31"),
+        lambda: batched(losses=lambda right: tuple(map(doubled, right))),
+    ),
+    "a wrong gradient beside an early output": (
+        _of("TRC-7"),
+        lambda: _moved(_traced(early="watched"), 0, ("steps", 2, *WEIGHT)),
+    ),
+    "a weight that is not restored": (training.restored_is_saved, _restored),
+    "copies that are stepped twice as far": (
+        masters.masters_are_kept,
+        lambda: _with_another_optimizer(MADE, lr=2 * MADE.case.optimizer.lr),
+    ),
+    "a copy that is stepped twice as far": (
+        _copies_of_a_parameter,
+        lambda: _with_another_optimizer(MADE, lr=2 * MADE.case.optimizer.lr),
+    ),
+    "the same, of TRN-23": (
+        _of("TRN-23"),
+        lambda: _with_another_optimizer(MADE, lr=2 * MADE.case.optimizer.lr),
+    ),
+    "copies that nothing clips": (_of("TRN-27"), lambda: _with_another_optimizer(CLIPPED, clip=None)),
+    "reductions of a group of the engine's own, twice": (_of("DPC-2"), lambda: reduced(ALIKE, ALIKE)),
+    "a wrong loss of an evaluation from a source": (_of("TRN-25"), _evaluated_from_a_source),
 }
 """The judgement and the evidence of each fault, by what is wrong."""

@@ -22,6 +22,9 @@ NEEDLESS = {
     "too_little_crosses": "counts bytes of recorded operations: tests/judge/traffic/test_crossing.py",
     "_everything": "collected before the first wrong step is chosen: tests/judge/test_training.py",
     "_evaluations_before_updates": "collected before the first wrong step is chosen: tests/judge/test_training.py",
+    "_everything_goes_on": "collected before the first wrong step is chosen: tests/judge/test_every_field_is_judged.py",
+    "_replicas_are_right": "collected before the first wrong step is chosen: tests/judge/test_every_field_is_judged.py",
+    "_placed_otherwise": "its callers say step and stage of what it finds, and tell it",
     "repeats_exactly": "compares two executions: tests/judge/test_lifecycle.py",
     "determinism": "gives nothing by itself",
 }
