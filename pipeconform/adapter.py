@@ -208,13 +208,22 @@ class ScalesLosses(Protocol):
 
 @runtime_checkable
 class SavesTraining(Protocol):
-    """The additional methods of a pipeline that claims `Feature.SAVING`, called on every rank."""
+    """The additional methods of a pipeline that claims `Feature.SAVING`, called on every rank.
+
+    Both pipelines live in the same processes, one after the other: the first one is closed when all ranks have saved,
+    then the other one is built, and restored. An engine that cannot be built twice in a process
+    (`Capabilities.fresh_process_per_build`) is not judged by it. What is not claimed is not saved in any case, such as
+    the optimizer's state without `Feature.OPTIMIZER`; what cannot be saved should not be claimed: `Unsupported` is for
+    `Adapter.build` alone.
+    """
 
     def save(self, folder: Path) -> None:
         """Write into an empty folder, which all ranks share, what training needs to go on.
 
-        Such as parameters and buffers, the state of the optimizer, its float32 copies and the scale of the loss. What
-        a user of the engine calls for it is called here: files of the adapter's own would not be judged.
+        Such as parameters and buffers, the state of the optimizer, its float32 copies and the scale of the loss;
+        gradients and the state of random generators need not be. What a user of the engine calls for it is called
+        here: files that the adapter writes by itself judge the adapter, not the engine. Ranks that each write a file
+        need names of their own. All is written when it returns, also what an engine writes in the background.
         """
 
     def restore(self, folder: Path) -> None:

@@ -198,6 +198,11 @@ def _values(array: Array) -> Values:
     return raw
 
 
+def is_finite_somewhere(bound: Array) -> bool:
+    """Whether a bound excludes any value at all."""
+    return bool(np.isfinite(_values(bound)).any())
+
+
 def _limit(bound: Array, expected: Array) -> Values:
     if bound.shape != expected.shape:
         raise HarnessError(

@@ -45,6 +45,7 @@ _CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _METHODS = tuple(_CALLS)
+_SAVING = ("save", "restore")
 _OPERATIONS = (
     "receive_forward",
     "forward",
@@ -218,7 +219,10 @@ class CheckedPipeline:
     def _saving(self) -> SavesTraining:
         pipeline: object = self._pipeline
         if not isinstance(pipeline, SavesTraining):
-            raise _lacking(pipeline, "save() or restore()", "Feature.SAVING")
+            lacking = [f"{name}()" for name in _SAVING if not callable(getattr(pipeline, name, None))]
+            raise _lacking(pipeline, " and ".join(lacking), "Feature.SAVING")
+        for name in _SAVING:
+            require_call(getattr(pipeline, name), f"{type(pipeline).__name__}.{name}", ("folder",))
         return pipeline
 
     def become(self, other: CheckedPipeline) -> None:

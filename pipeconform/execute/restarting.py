@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pipeconform.case.case import Case
 from pipeconform.case.seeds import seed_of
-from pipeconform.errors import Unsupported
+from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.votes import on_every_rank
 from pipeconform.observe.observation import WAITS_FOR_OTHERS
@@ -51,13 +51,22 @@ def common_folder(context: RankContext) -> Path:
 def restart(
     pipeline: CheckedPipeline, *, build: Callable[[], CheckedPipeline], folder: Path, context: RankContext
 ) -> None:
-    """Let `pipeline` save its training and close it, and let it become what `build` builds, and what restores that."""
+    """Let `pipeline` save its training and close it, and let it become what `build` builds, and what restores that.
+
+    Raises:
+        ContractError: On every rank: nothing was saved.
+    """
     if context.rank == 0:
         _emptied(folder)
     _wait(context)
     pipeline.save(folder)
     pipeline.close()
     _wait(context)
+    if not any(folder.iterdir()):
+        raise ContractError(
+            "save() returned on every rank, and the folder that it was given is empty; "
+            "write there what restore() reads, before save() returns"
+        )
     pipeline.become(build())
     pipeline.restore(folder)
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.bounds.gauge import Gauge, Uncounted
-from pipeconform.bounds.numerics import Mismatch, compare, enormous, magnitude, measure, near_overflow
+from pipeconform.bounds.numerics import (
+    Mismatch,
+    compare,
+    enormous,
+    is_finite_somewhere,
+    magnitude,
+    measure,
+    near_overflow,
+)
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.judge.finding import Finding
 from pipeconform.observe.array import Array
@@ -128,30 +136,40 @@ class Numbers:
         actual: Array | None,
         bound: Callable[[Reference], Array | None],
     ) -> Mismatch | None:
-        """Compare one value; `bound` finds its bound in the bounded reference."""
-        if expected is not None or actual is not None:
+        """Compare one value; `bound` finds its bound in the bounded reference.
+
+        What any value would have passed, because its bound is infinite, does not count as compared.
+        """
+        found, compared = self._judged(expected, actual, bound)
+        if compared:
             self.evidence.compared()
+        return found
+
+    def _judged(
+        self, expected: Array | None, actual: Array | None, bound: Callable[[Reference], Array | None]
+    ) -> tuple[Mismatch | None, bool]:
+        """What differs, and whether anything was compared."""
         if expected == actual:
-            return None
+            return None, expected is not None
         if expected is None or actual is None:
-            return missing(expected, actual)
+            return missing(expected, actual), True
         found = compare(expected, actual)
         if found is None or found.kind != "value":
-            return found
+            return found, True
         if self.evidence.overflows:
-            return None
+            return None, True
         if not self.evidence.thorough and enormous(expected, actual, scale=self.evidence.scale):
-            return found
+            return found, True
         levels: tuple[Bounds, ...] = ("reassociated", "running")
         for level in levels:
             known = bound(self.evidence.bounded(level))
-            if known is not None:
-                found, most = measure(expected, actual, bound=known)
-                if found is None:
-                    self.evidence.gauge.note(most)
+            if known is None:
+                continue
+            found, most = measure(expected, actual, bound=known)
             if found is None:
-                return None
-        return found
+                self.evidence.gauge.note(most)
+                return None, is_finite_somewhere(known)
+        return found, True
 
     def named(
         self,

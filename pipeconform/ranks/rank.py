@@ -127,6 +127,7 @@ def _run(
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a task must answer
         debugger.post_mortem(error)
         raised = msgspec.structs.replace(raised_from(error), output=_printed(output))
+        raised = _without(context.folder, raised)
         return Kind.RAISED, msgspec.msgpack.encode(raised)
     else:
         return Kind.BYTES, value
@@ -165,6 +166,18 @@ def raised_from(error: BaseException) -> Raised:
         frames=places,
         bases=tuple(map(_name_of, type(error).__mro__[1:-2])),
     )
+
+
+def _without(folder: str, raised: Raised) -> Raised:
+    """The same, with the name of a temporary folder left out: the next execution has another one."""
+    if not folder:
+        return raised
+
+    def told(message: str) -> str:
+        return message.replace(folder, "<folder>")
+
+    causes = tuple(msgspec.structs.replace(one, message=told(one.message)) for one in raised.causes)
+    return msgspec.structs.replace(raised, message=told(raised.message), causes=causes)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -219,6 +219,11 @@ STEPS: tuple[Step, ...] = (
         "rank has saved",
     ),
     Step(
+        signature="parameter value",
+        said="until this first update after the restart",
+        advice="save and restore the optimizer's state too: momentum, Adam's means and its number of updates",
+    ),
+    Step(
         signature="not computed again",
         advice="let the adapter turn the engine's recomputation on where Plan.recompute says so",
     ),

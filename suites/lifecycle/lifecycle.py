@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Eval, Sgd, Train
+from pipeconform.case.case import Eval, Optimize, Restart, Sgd, Train
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.finding import of_first_wrong_step
@@ -230,7 +231,19 @@ def training_is_resumed(evidence: Evidence) -> Iterator[Finding]:
     Long trainings are resumed many times. A weight or a momentum that is missing in what was saved is replaced by what
     the new pipeline begins with, and the loss only looks a little worse.
     """
-    yield from of_first_wrong_step(_everything_goes_on(evidence))
+    for finding in of_first_wrong_step(_everything_goes_on(evidence)):
+        yield _beside_what_was_restored(evidence, finding)
+
+
+def _beside_what_was_restored(evidence: Evidence, finding: Finding) -> Finding:
+    """Of a first update after the restart that is wrong alone, say what is known to be right."""
+    program, stepping = evidence.case.program, Train if evidence.capabilities.fused_optimizer else Optimize
+    restart = next((i for i, step in enumerate(program) if isinstance(step, Restart)), len(program))
+    first = next((i for i in range(restart, len(program)) if isinstance(program[i], stepping)), None)
+    if finding.kind != "parameter value" or finding.step != first:
+        return finding
+    text = "parameters, losses and gradients are right until this first update after the restart"
+    return dataclasses.replace(finding, message=f"{finding.message}\n{text}")
 
 
 def _everything_goes_on(evidence: Evidence) -> Iterator[Finding]:

@@ -53,11 +53,51 @@ class CannotSave(ReferenceAdapter):
         return Hiding(super().build(plan))
 
 
+class RestoresNothing(ReferenceAdapter):
+    """The same, without restore() alone."""
+
+    def build(self, plan):
+        return Hiding(super().build(plan), "restore")
+
+
 class Hiding:
-    def __init__(self, inner):
-        self.inner = inner
+    def __init__(self, inner, *names):
+        self.inner, self.names = inner, names or ("save", "restore")
 
     def __getattr__(self, name):
-        if name in ("save", "restore"):
+        if name in self.names:
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+
+class AsksForMorePipeline(ReferencePipeline):
+    def restore(self, folder, strict):
+        super().restore(folder)
+
+
+class AsksForMore(ReferenceAdapter):
+    """Its restore() has a parameter that nothing gives."""
+
+    pipeline = AsksForMorePipeline
+
+
+class SavesNothing(ReferencePipeline):
+    def save(self, folder):
+        """Keep everything in memory."""
+
+
+class SavesElsewhere(ReferenceAdapter):
+    """Its save() writes no file."""
+
+    pipeline = SavesNothing
+
+
+class Quotes(ReferencePipeline):
+    def restore(self, folder):
+        raise RuntimeError(f"nothing in {folder}")
+
+
+class QuotesTheFolder(ReferenceAdapter):
+    """Names in its error the folder that it was given."""
+
+    pipeline = Quotes

@@ -125,3 +125,11 @@ def test_a_value_that_is_missing_is_missed_in_a_training_that_diverges():
     evidence = replace(_numbers([], thorough=True).evidence, expected=Reference(steps=steps))
 
     assert Numbers(evidence=evidence).differs(Array.of(torch.ones(1)), None, lambda _: None).kind == "missing"
+
+
+def test_what_any_value_would_have_passed_does_not_count_as_compared():
+    held, unheld = (_numbers([], thorough=True, bound=bound) for bound in (1.0, float("inf")))
+
+    assert _differs(held, 0.5) is None
+    assert _differs(unheld, 0.5) is None
+    assert (held.evidence.gauge.compared, unheld.evidence.gauge.compared) == (1, 0)

@@ -74,6 +74,7 @@ EXAMPLES = {
     ("input_shape: accepted", ""): "names stage, tensor, expected and actual",
     ("parameter not rounded from a copy", ""): "step float32 copies",
     ("buffer not restored", ""): "save every parameter and buffer",
+    ("parameter value", "right until this first update after the restart"): "restore the optimizer's state",
     ("not computed again", ""): "turn the engine's recomputation on",
     ("loss scale", ""): "the maximum over all ranks",
 }

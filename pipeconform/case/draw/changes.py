@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.case.blocks import AnyBlock, Block, Head, Linear
+from pipeconform.case.blocks import AnyBlock, Attention, BatchNorm, Block, Head, Linear, Mlp, Norm, SyncedNorm
 from pipeconform.case.case import Case, Eval, Model, Stage, Step, Train, Zero
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft
@@ -33,6 +33,7 @@ __all__ = [
     "two_runs",
     "unfrozen",
     "with_classes",
+    "with_gradients_of_size",
     "with_ordinary_tensors",
     "with_other_blocks",
     "without_blocks",
@@ -203,3 +204,14 @@ def of_one_size(case: Case) -> Case:
     """The case with every run the size of the first."""
     size = {name: getattr(case.runs[0], name) for name in ("batch_size", "num_microbatches")}
     return changed_steps(case, Train, Eval, **size)
+
+
+def with_gradients_of_size(model: Model) -> Model:
+    """The model without blocks in which some gradients are zero but for rounding.
+
+    Such are that of a key's bias in attention, and those before a norm of few numbers. Adam divides by the size of
+    gradients, so what it makes of these is noise, on which soon everything depends: every bound would be infinite, and
+    nothing be judged.
+    """
+    noisy = (Attention, Norm, BatchNorm, SyncedNorm)
+    return with_other_blocks(model, dict.fromkeys(noisy, (Mlp(),)))

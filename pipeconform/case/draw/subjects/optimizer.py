@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case.case import Adam, Case, Optimize, Sgd, Zero
-from pipeconform.case.draw.changes import replaced
+from pipeconform.case.draw.changes import replaced, with_gradients_of_size
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -16,7 +16,10 @@ def _optimizer(d: Drawing, draft: Draft) -> Draft:
     optimizers: list[Sgd | Adam] = [Sgd(lr=0.0), Sgd(lr=0.125), Sgd(lr=0.0625, momentum=0.5)]
     if "adam" in d.capabilities.optimizers:
         optimizers += [Adam(lr=0.015625), Adam(lr=0.0)]
-    return replaced(draft, optimizer=d.pick(optimizers))
+    chosen = d.pick(optimizers)
+    steady = isinstance(chosen, Adam) and chosen.lr > 0
+    model = with_gradients_of_size(draft.model) if steady else draft.model
+    return replaced(draft, model=model, optimizer=chosen)
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Adam, Case, Optimize, Restart, Sgd, Step, Zero
-from pipeconform.case.draw.changes import in_some_stage, replaced
+from pipeconform.case.draw.changes import in_some_stage, replaced, with_gradients_of_size
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft, Subject
 from pipeconform.case.draw.subjects import buffers, frozen, masters, shared, tied_stages, unused
@@ -38,16 +38,21 @@ def _program(*numbers: int) -> Change:
     return program
 
 
-def _optimizer(d: Drawing, draft: Draft) -> Draft:
-    """Optimizers with a state, if any is claimed."""
-    options: list[Sgd | Adam] = [Sgd(lr=0.0625, momentum=0.5)]
-    if "adam" in d.capabilities.optimizers:
-        options.append(Adam(lr=0.015625))
-    return replaced(draft, optimizer=d.pick(options) if Feature.OPTIMIZER in d.features else None)
+_SGD, _ADAM = Sgd(lr=0.0625, momentum=0.5), Adam(lr=0.015625)
+"""Optimizers with a state."""
 
 
-def _optimized(contents: Change) -> Change:
-    return lambda d, draft: _optimizer(d, contents(d, draft))
+def _stepped_by(*optimizers: Sgd | Adam, contents: Change | None = None) -> Change:
+    """These contents, and one of the optimizers that is claimed, if any is."""
+
+    def change(d: Drawing, draft: Draft) -> Draft:
+        draft = draft if contents is None else contents(d, draft)
+        claimed = [one for one in optimizers if one is not _ADAM or "adam" in d.capabilities.optimizers]
+        chosen = d.pick(claimed) if Feature.OPTIMIZER in d.features else None
+        model = with_gradients_of_size(draft.model) if chosen is _ADAM else draft.model
+        return replaced(draft, model=model, optimizer=chosen)
+
+    return change
 
 
 def _members() -> Iterator[Subject]:
@@ -56,17 +61,26 @@ def _members() -> Iterator[Subject]:
         focus=Focus.RESTART,
         needs=frozenset({Feature.SAVING}),
         trains=True,
-        contents=_optimizer,
+        contents=_stepped_by(_SGD),
         world=alone,  # what a job saves is its whole world's: engines write it over the default group
         program=_program(1, 2),
         no_control="a part of the subject, which has it",
     )
     yield plain
+    # an engine that claims nothing else has both optimizers judged, too
+    yield dataclasses.replace(
+        plain,
+        needs=plain.needs | {Feature.OPTIMIZER},
+        claimed=lambda claim, own: "adam" in own.optimizers,
+        contents=_stepped_by(_ADAM),
+    )
     # what is given to stages of one rank, or of several, is saved once or twice
     kept = dataclasses.replace(buffers.BUFFERS, contents=in_some_stage(blocks.BatchNorm(), blocks.Counting()))
     # what is branched on could be uncertain after so many updates
     idle = dataclasses.replace(unused.UNUSED, contents=in_some_stage(blocks.Unused()))
     for other in (tied_stages.TIED_STAGES, kept, frozen.FROZEN, idle, shared.SHARED):
+        # Adam would make noise of biases before a batch norm
+        optimizers = (_SGD,) if other is kept else (_SGD, _ADAM)
         assert other.contents is not None
         yield dataclasses.replace(
             plain,
@@ -74,7 +88,7 @@ def _members() -> Iterator[Subject]:
             claimed=other.claimed,
             squares=other.squares,
             least_stages=other.least_stages,
-            contents=_optimized(other.contents),
+            contents=_stepped_by(*optimizers, contents=other.contents),
         )
     for other, numbers in ((masters.MASTERS, _UPDATES), (masters.SCALED, (1,))):
         yield dataclasses.replace(
