@@ -177,6 +177,9 @@ class ModuleSteps:
 def step_modules(modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None) -> ModuleSteps:
     """`apply()` for an engine that leaves zero_grad, the optimizer and loading to its user.
 
+    What is returned has the torch `optimizer`, which saves and loads need: None if the plan has none, or nothing on
+    this rank requires a gradient.
+
     Raises (when what is returned is called):
         ValueError: an optimizer step without an optimizer in the plan.
     """
