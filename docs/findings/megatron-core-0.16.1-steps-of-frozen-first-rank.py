@@ -158,6 +158,8 @@ def worker(rank, folder):
         ):
             lines.append(f"rank {rank}, frozen {stage}, {words}: weight expected {right}, actual {found}\n")
     Path(folder, f"{rank}.txt").write_text("".join(lines))
+    for child in mp.active_children():  # a writer of checkpoints, which would outlive this rank
+        child.kill()
     os._exit(0)
 
 
