@@ -245,6 +245,22 @@ def test_a_time_limit_is_more_than_nothing(typed):
 
 
 @pytest.mark.slow
+def test_a_second_ctrl_c_tells_of_no_exception_in_a_finalizer(tmp_path):
+    command = ("run", "--impl", "reference", "--profile", "smoke", "--requirements", "FWD-1,TRN-14")
+    run = started(*command, folder=tmp_path, mark=uuid.uuid4().hex)
+    assert run.stdout is not None
+    assert run.stdout.readline().startswith("judging ")
+    for _ in range(2):
+        time.sleep(0.4)
+        run.send_signal(signal.SIGINT)
+    out, errors = run.communicate(timeout=60)
+
+    assert run.returncode == 130
+    assert "Traceback" not in out + errors
+    assert "interrupted" in errors
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to find what is left running"
 )

@@ -44,7 +44,7 @@ def test_the_tutorial_certifies_a_pipeline(docs, tmp_path):
             outputs[command] = done.stdout
 
     certify = next(text for command, text in outputs.items() if " certify " in command)
-    shown = next(block.text for block in blocks(docs / "certify.md") if "GRANTED: my" in block.text)
+    shown = next(block.text for block in blocks(docs / "certify.md") if "GRANTED: 'my" in block.text)
     assert certify.splitlines()[-2:] == shown.splitlines()
     again = next(text for command, text in outputs.items() if "--rerun" in command)
     assert "executed again: 5 judgements" in again
