@@ -98,7 +98,7 @@ class LiveView:
         schedules: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._console, self._awaited = console, Counter(cells)
-        self._of_schedule = schedules if len(schedules) > 1 else {}
+        self._left = Counter(schedules if len(schedules) > 1 else {})
         self._workers = workers
         self._total = sum(cells.values())
         self._heading = f"{implementation}, profile {profile}"
@@ -137,9 +137,10 @@ class LiveView:
             return
         if len(finished) == self._awaited[cell.requirement]:
             self._line(requirement_line(cell.requirement, finished))
-        own = [one for several in self._cells.values() for one in several if one.schedule == cell.schedule]
-        if len(own) == self._of_schedule.get(cell.schedule):
-            self._line(schedule_line(own))
+        self._left[cell.schedule] -= 1
+        if self._left[cell.schedule] == 0:
+            cells = (one for several in self._cells.values() for one in several)
+            self._line(schedule_line([one for one in cells if one.schedule == cell.schedule]))
 
     def settle(self, cells: Iterable[Cell]) -> None:
         """Show again what is not as it was shown: cells to which controls of other requirements added a violation."""
