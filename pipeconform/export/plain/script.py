@@ -60,7 +60,7 @@ def _reasons(case: Case, question: Question, aspect: Aspect) -> dict[str, bool]:
         "a front end makes the stages": model.split is not None,
         "stages are cut over ranks": world.tensor is not None,
         "stages take keyword arguments or share a parameter": bool(model.kwargs or model.tied),
-        "several tensors come in or out": bool(model.carried) or model.output != "tensor",
+        "several tensors come in or out": bool(model.carried or model.merged) or model.output != "tensor",
         "the model reads tokens": model.tokens,
         "complex tensors have another precision": model.dtype not in ("float64", "float32")
         and any(one.kind == "complex" for one in model.passages),
