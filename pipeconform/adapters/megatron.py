@@ -46,7 +46,6 @@ from pipeconform.adapter import (
     placement_of,
     step_modules,
 )
-from pipeconform.adapters import megatron_optimizer
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients, is_wrapped
@@ -191,7 +190,7 @@ class _MegatronPipeline:
         self._sources: list[tuple[Iterator[Microbatch], list[Iterator[Microbatch]]]] = []
         self._apply: Callable[[Operation], None] = step_modules(self._modules, plan.optimizer)
         self._steps: MegatronSteps | None = None
-        if megatron_optimizer.is_wanted(plan):
+        if plan.optimizer is not None:
             self._steps = steps(plan, self._modules, alone=others["tp"])
             self._apply, config.grad_scale_func = self._steps.apply, self._steps.scaled
         self._checkpoints: OlderCheckpoints = (

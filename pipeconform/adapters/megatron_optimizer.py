@@ -20,12 +20,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.adapters.without_cuda import run_on, types_of_cuda
 
-__all__ = ["MegatronSteps", "is_wanted"]
-
-
-def is_wanted(plan: Plan) -> bool:
-    """Whether the plan has steps, all of which are Megatron's own."""
-    return plan.optimizer is not None
+__all__ = ["MegatronSteps"]
 
 
 class MegatronSteps:

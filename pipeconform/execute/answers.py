@@ -69,7 +69,7 @@ class CheckedPipeline:
     """
 
     def __init__(self, pipeline: Pipeline, *, parameters: Callable[[int], Collection[str] | None]) -> None:
-        lacking = [f"{name}()" for name in _METHODS if not callable(getattr(pipeline, name, None))]
+        lacking = _lacked(pipeline, _METHODS)
         if lacking:
             raise ContractError(
                 f"build() returned {_shown(pipeline)}, which lacks {', '.join(lacking)}; "
@@ -172,7 +172,7 @@ class CheckedPipeline:
         found = pipeline.open_stages(batch)
         _require_stages("open_stages()", found)
         for stage, operations in found.items():
-            lacking = [f"{name}()" for name in _OPERATIONS if not callable(getattr(operations, name, None))]
+            lacking = _lacked(operations, _OPERATIONS)
             what = f"an object with {', '.join(lacking)}"
             _require(not lacking, f"open_stages()[{stage}]", operations, what)
         return found
@@ -219,8 +219,7 @@ class CheckedPipeline:
     def _saving(self) -> SavesTraining:
         pipeline: object = self._pipeline
         if not isinstance(pipeline, SavesTraining):
-            lacking = [f"{name}()" for name in _SAVING if not callable(getattr(pipeline, name, None))]
-            raise _lacking(pipeline, " and ".join(lacking), "Feature.SAVING")
+            raise _lacking(pipeline, " and ".join(_lacked(pipeline, _SAVING)), "Feature.SAVING")
         for name in _SAVING:
             require_call(getattr(pipeline, name), f"{type(pipeline).__name__}.{name}", ("folder",))
         return pipeline
@@ -232,6 +231,11 @@ class CheckedPipeline:
     def close(self) -> None:
         """Close the pipeline."""
         self._pipeline.close()
+
+
+def _lacked(owner: object, methods: Sequence[str]) -> list[str]:
+    """Those of the methods that an object does not have, as ``name()``."""
+    return [f"{name}()" for name in methods if not callable(getattr(owner, name, None))]
 
 
 def _lacking(pipeline: object, method: str, claim: str) -> ContractError:

@@ -51,10 +51,7 @@ def requirement_line(identifier: str, cells: list[Cell]) -> Text:
     for cell in wrong if is_mixed else ():
         where.setdefault(cell.status, []).append(cell.schedule)
     line = Text(f"{identifier:<7}{counted((cell.status for cell in cells), where=where)}")
-    judged = sum(cell.judgements for cell in cells)
-    if judged:
-        line.append(f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s")
-    return line
+    return line.append(_effort(cells))
 
 
 def schedule_line(cells: Sequence[Cell]) -> Text:
@@ -64,8 +61,13 @@ def schedule_line(cells: Sequence[Cell]) -> Text:
         if not _is_good(cell):
             where.setdefault(cell.status, []).append(cell.requirement)
     line = Text(f"all{under(cells[0].schedule)}: {counted((cell.status for cell in cells), where=where)}")
+    return line.append(_effort(cells))
+
+
+def _effort(cells: Sequence[Cell]) -> str:
+    """How often these cells were judged, and how long it took; empty if they were not."""
     judged = sum(cell.judgements for cell in cells)
-    return line.append(f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s")
+    return f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s" if judged else ""
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:

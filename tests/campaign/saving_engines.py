@@ -12,7 +12,7 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeli
 class Notes(ReferencePipeline):
     """Fails unless what is restored was saved by all, and the parameters are others than those that were saved."""
 
-    built = 0
+    built = closed = 0
 
     def __init__(self, plan):
         Notes.built += 1
@@ -25,13 +25,14 @@ class Notes(ReferencePipeline):
             [p.detach().clone() for p in self.own_parameters()], folder / f"own-{self.plan.ranks.rank}"
         )
         super().save(folder)
-        self.is_saved = True
 
     def close(self):
-        self.is_closed = True
+        super().close()
+        Notes.closed += 1
 
     def restore(self, folder):
         assert Notes.built % 2 == 0, "a second pipeline restores"
+        assert Notes.closed == Notes.built - 1, "the first one is closed"
         world = dist.get_world_size()
         assert all((folder / f"own-{rank}").exists() for rank in range(world)), "all ranks have saved"
         before = torch.load(folder / f"own-{self.plan.ranks.rank}")
