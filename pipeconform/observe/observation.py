@@ -132,6 +132,8 @@ class Forward(_Data, frozen=True, kw_only=True):
     masks: tuple[Array, ...] = ()
     call: int = -1
     """The number of the call, which its `Event`s or `Flow`s carry too; −1 if neither is observed."""
+    in_backward: bool = False
+    """Whether it ran inside of a backward, as what a checkpoint computes again."""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):

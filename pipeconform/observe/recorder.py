@@ -68,6 +68,7 @@ class ForwardRecorder:
         grad_enabled = torch.is_grad_enabled()
         requires_grad = tuple(isinstance(value, Tensor) and value.requires_grad for value in inputs)
         call = -1 if self.watcher is None else self.watcher.call
+        in_backward = torch._C._current_graph_task_id() != -1
 
         def recorded(inputs: tuple[Any, ...], output: Any, masks: list[Tensor]) -> Forward:
             return Forward(
@@ -79,6 +80,7 @@ class ForwardRecorder:
                 output=Structure.of(output),
                 masks=tuple(Array.of(mask) for mask in masks),
                 call=call,
+                in_backward=in_backward,
             )
 
         if self._device is None:

@@ -56,13 +56,17 @@ def _followed(
 
 
 def _in_turn(onward: Sequence[Forward], number: int) -> Sequence[Forward]:
-    """The forwards of so many microbatches on the same inputs: without what a backward computed again, or a dry run."""
-    chosen = list(onward)
-    for at in reversed(range(len(chosen))):
-        one = chosen[at]
-        again = any((one.masks, one.output) == (before.masks, before.output) for before in chosen[:at])
-        if again and len(chosen) > number:
-            del chosen[at]
+    """The forwards of so many microbatches on the same inputs: without what was computed again, or dry runs before."""
+    chosen = [f for f in onward if not f.in_backward]
+    if len(chosen) < number:
+        chosen = list(onward)
+    if len(chosen) >= 2 * number:
+        # all were computed again before their backward began
+        for at in reversed(range(len(chosen))):
+            one = chosen[at]
+            again = any((one.masks, one.output) == (before.masks, before.output) for before in chosen[:at])
+            if again and len(chosen) > number:
+                del chosen[at]
     return chosen[-number:]
 
 

@@ -1,9 +1,12 @@
-"""What a rank says about where it stands, while it computes or waits."""
+"""What a rank records of its forwards, and says about where it stands while it computes or waits."""
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from pipeconform.case.build.modules import build_stage
 from pipeconform.observe.recorder import ForwardRecorder
+from tests.case.examples import small_case
 
 
 @pytest.fixture
@@ -43,3 +46,16 @@ def test_before_any_computation_there_is_only_the_place(recorder):
     recorder.step = None
 
     assert recorder.standing() == "outside of any step, nothing computed yet"
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_what_a_checkpoint_computes_again_ran_in_a_backward(recorder, use_reentrant):
+    case = small_case()
+    stage = build_stage(case, 0)
+    stage.recorder = recorder
+    given = torch.ones(2, case.model.width, dtype=torch.float64, requires_grad=True)
+
+    with set_checkpoint_early_stop(False):
+        checkpoint(stage, given, use_reentrant=use_reentrant).sum().backward()
+
+    assert [one.in_backward for one in recorder.take()] == [False, True]

@@ -64,7 +64,16 @@ def test_a_dry_run_on_the_same_input_is_not_followed() -> None:
     assert found[0, 0, 0] == observation.steps[0].forwards[2].masks
 
 
-@pytest.mark.parametrize("extra", ["nothing", "a dry run", "a backward's forwards, the last first"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "nothing",
+        "a dry run",
+        "a dry run that draws what the last one draws",
+        "forwards before a backward, the last first",
+        "one forward in a backward",
+    ],
+)
 def test_microbatches_on_the_same_inputs_are_told_apart_by_their_order(extra) -> None:
     """The first stage dropped all of both, so that the second one received zeros twice."""
     recorder, _ = _recorded(probe=False)
@@ -79,10 +88,12 @@ def test_microbatches_on_the_same_inputs_are_told_apart_by_their_order(extra) ->
     recorded = {
         "nothing": second,
         "a dry run": [dry, *second],
-        "a backward's forwards, the last first": [
+        "a dry run that draws what the last one draws": [structs.replace(second[1], call=7), *second],
+        "forwards before a backward, the last first": [
             *second,
             *(structs.replace(f, call=7) for f in second[::-1]),
         ],
+        "one forward in a backward": [*second, structs.replace(second[0], in_backward=True)],
     }[extra]
     observation = Observation(
         rank=0, pipeline_rank=0, steps=(StepShown(step=0, forwards=(*first, *recorded)),)

@@ -17,7 +17,7 @@ from pipeconform.export.plain.layout import bounds_on_inputs, layout_facts, owne
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.schedule import Kind
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "pattern_of"]
 
 WAIT = 20
 """Seconds after which a rank that waits for another is said to wait for ever."""
@@ -84,7 +84,7 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "limit": f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else "",
         "wait": WAIT,
         "named": "{name}" if aspect.returns else f"{aspect.what} of {{name}}",
-        "error": _pattern(aspect.ended) if aspect.kind == "raised" else "",
+        "error": pattern_of(aspect.ended) if aspect.kind == "raised" else "",
         "optimizes": any(isinstance(step, Optimize) for step in case.program),
         "optimizer": _optimizer(case),
     }
@@ -92,9 +92,9 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
     return facts | _of_calls(case, facts)
 
 
-def _pattern(ended: str) -> str:
-    """An expression for the normalised message of an exception, in which # stands for numbers."""
-    text = re.escape(ended).replace("\\ ", " ").replace("\\#", "#").replace("#", r"[-+.\w]+")
+def pattern_of(ended: str) -> str:
+    """An expression for the normalised message of an exception, in which # stands for a number or several."""
+    text = re.escape(ended).replace("\\ ", " ").replace("\\#", "#").replace("#", r"[-+.\w, ]+")
     quote = "'" if '"' in text and "'" not in text else '"'
     return f"{quote}^{text if quote not in text else text.replace(quote, '.')}{quote}"
 
