@@ -51,7 +51,8 @@ class Campaign:
     localised: dict[tuple[str, str], Localisation | None] = field(default_factory=dict)
     """Where values begin to be wrong, by variant and case digest: several requirements may shrink to one case."""
     smallest: dict[tuple[str, str, Status, str], Any] = field(default_factory=dict)
-    """The smallest cases of violations, by requirement, column, status and signature: variants often share them."""
+    """The smallest cases (`Smallest`) of violations, by requirement, column, status and signature: variants often share
+    them."""
     answers: dict[tuple[str, str], dict[str, Sequence[Outcome]]] = field(default_factory=dict)
     """What controls showed, by variant, case digest and requirement: several violations may have one control."""
     source: Source = field(default_factory=Source)

@@ -366,13 +366,15 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         """The case that was found for the same violation under another variant, if it shows it; else the smallest."""
         about = self.requirement, self.column, key.status, key.signature
         known = self.campaign.smallest.get(about)
-        if known is not None and self._check(key, known) is not None:
-            sure = self._check(key, known, nth=_AGAIN, thorough=True)
+        if known is not None and self._check(key, known.case) is not None:
+            sure = self._check(key, known.case, nth=_AGAIN, thorough=True)
             if sure is not None:
-                return Smallest(case=known, outcome=sure, minimal=False, confirmed=True, executions=1)
+                return Smallest(
+                    case=known.case, outcome=sure, minimal=known.minimal, confirmed=True, executions=1
+                )
         smallest = self._smallest(key, first)
         if smallest.confirmed:
-            self.campaign.smallest[about] = smallest.case
+            self.campaign.smallest[about] = smallest
         return smallest
 
     def _smallest(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
