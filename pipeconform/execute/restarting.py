@@ -16,6 +16,7 @@ from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.votes import on_every_rank
 from pipeconform.observe.observation import WAITS_FOR_OTHERS
+from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.recording.recorder import our_own
 
@@ -49,7 +50,12 @@ def common_folder(context: RankContext) -> Path:
 
 
 def restart(
-    pipeline: CheckedPipeline, *, build: Callable[[], CheckedPipeline], folder: Path, context: RankContext
+    pipeline: CheckedPipeline,
+    *,
+    build: Callable[[], CheckedPipeline],
+    folder: Path,
+    context: RankContext,
+    recorder: ForwardRecorder,
 ) -> None:
     """Let `pipeline` save its training and close it, and let it become what `build` builds, and what restores that.
 
@@ -59,7 +65,8 @@ def restart(
     if context.rank == 0:
         _emptied(folder)
     _wait(context)
-    pipeline.save(folder)
+    with recorder.inside_call("save()"):
+        pipeline.save(folder)
     pipeline.close()
     _wait(context)
     if not any(folder.iterdir()):
@@ -68,7 +75,8 @@ def restart(
             "write there what restore() reads, before save() returns"
         )
     pipeline.become(build())
-    pipeline.restore(folder)
+    with recorder.inside_call("restore()"):
+        pipeline.restore(folder)
 
 
 def _emptied(folder: Path) -> None:

@@ -267,7 +267,9 @@ def _run(
     def restart_now() -> None:
         assert folder is not None
         other = plan_of(begun_anew(case), description, ranks, fittings)
-        restart(pipeline, build=lambda: build(other), folder=folder, context=around.context)
+        restart(
+            pipeline, build=lambda: build(other), folder=folder, context=around.context, recorder=recorder
+        )
 
     running = Running(
         case=case,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -40,6 +41,7 @@ class ForwardRecorder:
         self._device = None if device is None or device.type == "cpu" else device
         self._forwards: list[Forward | LateForward] = []
         self._begun: dict[int, int] = {}
+        self._call = ""
 
     @property
     def watcher(self) -> Timeline | Gradients | None:
@@ -91,13 +93,24 @@ class ForwardRecorder:
             LateForward(stage=stage, grad_enabled=grad_enabled, read=lambda: recorded(*copies()))
         )
 
+    @contextmanager
+    def inside_call(self, call: str) -> Iterator[None]:
+        """Note that the pipeline is inside of a call that computes no stage, such as ``restore()``."""
+        self._call = call
+        try:
+            yield
+        finally:
+            self._call = ""
+
     def standing(self) -> str:
-        """The last computation of this rank, in words; any thread may ask while another computes.
+        """The last computation of this rank, or the call it is inside of; any thread may ask while another computes.
 
         A forward is written as in schedules, ``0F2``, with its place among the stage's forwards in this step, counted
         from 0; forwards without gradients before those with gradients are dry runs.
         """
         place = "outside of any step" if self.step is None else f"step {self.step}"
+        if self._call:
+            return f"{place}, inside {self._call}"
         event = None if self.timeline is None else self.timeline.last
         if event is not None and event.kind != "F":
             what = {"I": "input gradient", "W": "weight gradient"}[event.kind]

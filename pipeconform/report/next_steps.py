@@ -51,6 +51,12 @@ def _only_weights(found: Localisation | None) -> bool:
 STEPS: tuple[Step, ...] = (
     Step(
         signature="hang",
+        said=r"inside (save|restore)\(\)",
+        advice="every rank calls save() and restore(), at the same time: run the same collectives there on all of "
+        "them, also where a rank has nothing to write or to read",
+    ),
+    Step(
+        signature="hang",
         said=r"waits for (?!receive)[\s\S]*a circle: ",
         advice=_POSTED_TOGETHER,
     ),

@@ -48,6 +48,14 @@ def test_before_any_computation_there_is_only_the_place(recorder):
     assert recorder.standing() == "outside of any step, nothing computed yet"
 
 
+def test_inside_of_a_call_that_computes_no_stage_there_is_its_name(recorder):
+    compute(recorder, 0)
+
+    with recorder.inside_call("restore()"):
+        assert recorder.standing() == "step 1, inside restore()"
+    assert recorder.standing() == "step 1, last computed: 0F0"
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_what_a_checkpoint_computes_again_ran_in_a_backward(recorder, use_reentrant):
     case = small_case()
