@@ -33,7 +33,10 @@ ONLY_WEIGHTS = Localisation(
 
 CIRCLE = "a circle: rank 0 waits for rank 1 waits for rank 0"
 EXAMPLES = {
-    ("hang", f"rank 0 waits for barrier, for 0.3 s; step 6, inside restore()\n{CIRCLE}"): "nothing to write or to read",
+    (
+        "hang",
+        f"rank 0 waits for barrier, for 0.3 s; step 6, inside restore()\n{CIRCLE}",
+    ): "nothing to write or to read",
     ("hang", f"rank 0 waits for send to rank 1\n{CIRCLE}"): "in one batch_isend_irecv",
     ("hang", f"rank 0 waits for receive from rank 1\n{CIRCLE}"): "a send is missing or comes too late",
     ("hang", "rank 1 waits for rank 0, which has returned"): "raise on all of them or none",
