@@ -29,6 +29,7 @@ A violation of a requirement is a verdict, not an error: see ``pipeconform.judge
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pipeconform.suggestions import nearest
 
@@ -39,6 +40,8 @@ class PipeconformError(Exception):
     """Anything pipeconform raises on purpose; its text is meant to be shown without a traceback."""
 
     exit_code = 3
+    case: Any = None
+    """The case that was being judged; None outside of any."""
 
 
 class UsageError(PipeconformError):

@@ -23,7 +23,7 @@ from pipeconform.campaign.runner import CaseT, ExecutionT, Judged, Runner
 from pipeconform.campaign.status import blocked_by, identifier_of, status_of
 from pipeconform.campaign.target import Asked, NotAsked
 from pipeconform.case.any_case import AnyCase, world_sizes
-from pipeconform.errors import NothingJudgedError
+from pipeconform.errors import ContractError, HarnessError, NothingJudgedError
 from pipeconform.gate.expectations import StoredCase
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
@@ -66,7 +66,8 @@ def judge_cell(campaign: Campaign, row: Requirement, column: str, variant: str =
     """Judge one requirement in one column of the table, or report why it is not judged.
 
     Raises:
-        HarnessError: the harness failed, so there is no verdict.
+        ContractError: the adapter broke its contract, so there is no verdict; its `case` says in which case.
+        HarnessError: the harness failed, in this case, so there is no verdict.
         NothingJudgedError: the requirement is claimed, but no case of the corpus applies.
     """
     asked = campaign.ask(row, column, variant)
@@ -74,7 +75,12 @@ def judge_cell(campaign: Campaign, row: Requirement, column: str, variant: str =
         return Cell(
             requirement=row.id, schedule=column, variant=variant, status=asked.status, reason=asked.reason
         )
-    return _CellRun(campaign, asked, campaign.runners[variant], variant=variant).judge()
+    run = _CellRun(campaign, asked, campaign.runners[variant], variant=variant)
+    try:
+        return run.judge()
+    except (ContractError, HarnessError) as error:
+        error.case = run.at
+        raise
 
 
 class _CellRun(Generic[CaseT, ExecutionT]):
@@ -94,6 +100,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self.judgements = self.executions = self.compared = 0
         self.unclaimed: set[str] = set()
         self.digests: dict[str, CaseT] = {}
+        self.at: CaseT | None = None
+        """The case that was executed last."""
         self.renewed: set[int] = set()
         """Sizes of worlds whose processes were already replaced to compare old processes with new ones."""
         self.counts: Counter[str] = Counter()
@@ -222,7 +230,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
         It was watched as `rows` need it, or as this cell's requirement does. Without `nth`, it is executed anew.
         """
-        rows = rows or (self.asked.row,)
+        rows, self.at = rows or (self.asked.row,), case
         name = self.runner.stored_as(case, rows)
         if name is None or nth is None:
             return self._execute(case, rows, hung=hung)
@@ -252,6 +260,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
     def _execute(self, case: CaseT, rows: Sequence[Requirement] = (), *, hung: bool = False) -> ExecutionT:
         self.executions += 1
+        self.at = case
         execution = self.runner.execute(case, rows or (self.asked.row,), hung=hung)
         self.campaign.count(case)
         self._tell("judging")

@@ -53,7 +53,7 @@ class Stored:
 
 
 def read_stored(stored: str, *, result: Path) -> Stored:
-    """Read a case file, or find a violation of a result file by its id.
+    """Read a case file, or find a violation, or a cell that could not be judged, of a result file by its id.
 
     Raises:
         BadCaseError: the case file cannot be read.
@@ -65,7 +65,11 @@ def read_stored(stored: str, *, result: Path) -> Stored:
     if path.suffix == ".json" or os.path.isfile(path):
         return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
     file = result / RESULT_NAME if result.is_dir() else result
-    violations = {v.id: (cell, v) for cell in read_result(file).cells for v in cell.violations}
+    cells = read_result(file).cells
+    broken = next((one for one in cells if one.id == stored and one.case is not None), None)
+    if broken is not None and broken.case is not None:
+        return Stored(name=stored, case=broken.case, requirement=broken.requirement, variant=broken.variant)
+    violations = {v.id: (cell, v) for cell in cells for v in cell.violations}
     if stored not in violations:
         if not violations:
             raise UsageError(f"{file} holds no violation, so there is nothing to replay")

@@ -31,6 +31,7 @@ __all__ = [
     "named",
     "replay_line",
     "shown_as",
+    "with_result",
 ]
 
 _MOST_LINES = 24  # of one message
@@ -167,7 +168,11 @@ def _cut(lines: list[str]) -> list[str]:
 
 def replay_line(violation: Violation, *, where: Path | None) -> str:
     """The command that executes the case again, with the result file unless that has its default place."""
-    line = violation.replay
-    if where is not None and where != DEFAULT_RESULT:
-        line += f" --result {shlex.quote(str(where))}"
-    return line
+    return with_result(violation.replay, where=where)
+
+
+def with_result(command: str, *, where: Path | None) -> str:
+    """A command that reads a result file, which is named unless it has its default place."""
+    if where is None or where == DEFAULT_RESULT:
+        return command
+    return f"{command} --result {shlex.quote(str(where))}"

@@ -206,6 +206,13 @@ class Cell(_Data, frozen=True, kw_only=True):
     violations: tuple[Violation, ...] = ()
     stale: tuple[str, ...] = ()
     """Stored cases of expectations that no longer show their violation."""
+    case: AnyCase | None = None
+    """The case at which it could not be judged; None if it was judged, or is not about a single case."""
+
+    @property
+    def id(self) -> str:
+        """``TRN-4:GPipe:default``; `pipeconform replay ID` finds the `case`."""
+        return f"{self.requirement}:{self.schedule}:{self.variant}"
 
     @property
     def is_judged(self) -> bool:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeconform.plural import plural
-from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
+from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list, with_result
 from pipeconform.report.causes import Cause, Known, causes_of
 from pipeconform.report.coverage_text import coverage_lines
 from pipeconform.report.levels_text import level_lines, next_lines
@@ -36,8 +36,10 @@ _SLOWEST = 3  # requirements
 _WIDEST = 100  # columns of running text
 
 
-def render_overview(result: Result, console: Console, *, verbose: bool = False) -> None:
-    """Print the table and the totals; why cells were skipped only if `verbose`."""
+def render_overview(
+    result: Result, console: Console, *, where: Path | None = None, verbose: bool = False
+) -> None:
+    """Print the table and the totals; why cells were skipped only if `verbose`. `where` is the result file."""
     for part in overview(result.cells, width=console.width):
         console.print(part)
     console.print()
@@ -48,7 +50,7 @@ def render_overview(result: Result, console: Console, *, verbose: bool = False) 
             _print(console, Text(line))
     for line in missing_lines(result) if verbose else ():
         _print(console, Text(line))
-    for note in _notes(result.cells, verbose=verbose):
+    for note in _notes(result, where=where, verbose=verbose):
         _print(console, note)
 
 
@@ -64,7 +66,7 @@ def render_summary(
 
     `where` is the result file; `known` lists findings, as in `causes_of`; `verbose` is as for `render_overview`.
     """
-    render_overview(result, console, verbose=verbose)
+    render_overview(result, console, where=where, verbose=verbose)
     every = causes_of(result, known=known)
     causes = [cause for cause in every if not cause.expected]
     slow = slowest(result.cells)
@@ -162,10 +164,10 @@ def _pairs(result: Result) -> Iterator[str]:
     )
 
 
-def _notes(cells: Sequence[Cell], *, verbose: bool) -> Iterator[Text]:
+def _notes(result: Result, *, where: Path | None, verbose: bool) -> Iterator[Text]:
     """Why cells could not be judged and, if `verbose`, why cells were skipped; each reason once."""
     reasons: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
+    for cell in result.cells:
         if cell.status == "skipped" and not verbose:
             continue
         if cell.reason and cell.status != "not_claimed" and not cell.violations:
@@ -178,6 +180,10 @@ def _notes(cells: Sequence[Cell], *, verbose: bool) -> Iterator[Text]:
         line.append(f"  {several[0].requirement}{under(several[0].schedule)}{variant}{more}: {first}")
         for other in others[:_MOST_LINES]:
             line.append(f"\n      {other}")
+        if several[0].case is not None:
+            command = f"pipeconform replay {several[0].id} --impl {result.implementation.reference}"
+            command = with_result(command, where=where)
+            line.append(f"\n      once more, or in a debugger with --pdb RANK: {command}")
         yield line
 
 

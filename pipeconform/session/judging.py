@@ -112,7 +112,12 @@ class Judging:
             self._count_ranks(error)
             reason = str(error) if isinstance(error, ContractError) else f"the harness failed: {error}"
             return Cell(
-                requirement=requirement, schedule=schedule, variant=variant, status="error", reason=reason
+                requirement=requirement,
+                schedule=schedule,
+                variant=variant,
+                status="error",
+                reason=reason,
+                case=error.case,
             )
         if cell.executions:
             self._without_ranks = 0

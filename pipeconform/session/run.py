@@ -424,7 +424,8 @@ class PytestRun:
 
         console = SafeConsole()
         console.print()
-        render_overview(self._found, console, verbose=self.config.get_verbosity() > 0)
+        verbose = self.config.get_verbosity() > 0
+        render_overview(self._found, console, where=self.gathered.file, verbose=verbose)
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
         console.print(
             f"results: {self.gathered.unwritten or self.gathered.file or kept}",

@@ -15,7 +15,7 @@ from pipeconform.campaign.kept import KeptCases, read_judged
 from pipeconform.campaign.runner import Judged
 from pipeconform.campaign.status import identifier_of
 from pipeconform.campaign.target import NotAsked
-from pipeconform.errors import NothingJudgedError
+from pipeconform.errors import ContractError, HarnessError, NothingJudgedError
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.outcome import Status
 from tests.campaign.acted_cells import (
@@ -80,6 +80,19 @@ def test_every_case_of_every_corpus_that_the_requirement_is_about_is_executed_on
 def test_a_requirement_that_is_about_no_drawn_case_is_not_passed():
     with pytest.raises(NothingJudgedError, match="TRN-4 under GPipe is claimed, but none of the drawn cases"):
         judged(asking(1, 2, not_about=frozenset({1, 2})), ActedRunner(right))
+
+
+@pytest.mark.parametrize("error", [ContractError("the adapter"), HarnessError("the harness")])
+def test_an_error_says_at_which_case_it_happened(error):
+    def shows(seed, nth):
+        if seed == 2:
+            raise error
+        return ()
+
+    with pytest.raises(type(error)) as caught:
+        judged(asking(1, 2, 3), ActedRunner(shows))
+
+    assert caught.value.case == case_of(2)
 
 
 def test_a_cell_that_compared_nothing_says_why_of_all_its_cases():

@@ -101,6 +101,16 @@ def test_a_violation_is_found_by_its_id_with_its_requirement_and_variant(tmp_pat
     assert (stored.case, stored.requirement, stored.variant) == (CASE, "FWD-1", "debug")
 
 
+def test_a_cell_that_could_not_be_judged_is_found_with_its_case(tmp_path):
+    broken = Cell(requirement="TRN-1", schedule="GPipe", variant="debug", status="error", case=CASE)
+    found = result(VIOLATION)
+    write_result(msgspec.structs.replace(found, cells=(*found.cells, broken)), tmp_path / "result.json")
+    stored = read_stored("TRN-1:GPipe:debug", result=tmp_path)
+
+    assert (stored.case, stored.requirement, stored.variant) == (CASE, "TRN-1", "debug")
+    assert (stored.violation, stored.sought) == (None, None)
+
+
 def test_an_unknown_id_is_answered_with_the_nearest(tmp_path):
     write_result(result(VIOLATION), tmp_path / "result.json")
 

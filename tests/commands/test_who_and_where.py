@@ -52,6 +52,15 @@ def test_an_adapter_s_mistake_ends_a_run_before_anything_is_judged(typed, row) -
     assert "NameError: name 'bach' is not defined" in out + err
     assert "fix run() in the adapter's file, line " in out + err
 
+    result = read_result(Path("out/result.json"))
+    (cell,) = result.cells
+    command = f"pipeconform replay {cell.id} --impl {adapter}"
+    code, _, err = typed("replay", cell.id, "--impl", adapter, "--result", "out/result.json")
+
+    assert f"in a debugger with --pdb RANK: {command} --result out/result.json" in out
+    assert command in html.unescape(Path("out/report.html").read_text("utf-8"))
+    assert (code, err.count("fix run() in the adapter's file, line ")) == (3, 1)
+
 
 def test_replay_asks_who_is_to_blame_in_chapter_err_too(typed) -> None:
     Path("case.json").write_bytes(encode_case(CASE))

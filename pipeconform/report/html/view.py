@@ -16,7 +16,7 @@ from pipeconform.report.html.opening import Opening, opening_of
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, status_view
 from pipeconform.report.html.together import TogetherView, together_view
-from pipeconform.report.result import Cell
+from pipeconform.report.result import Cell, Result
 from pipeconform.report.summary import totals
 from pipeconform.report.words import claimed_elsewhere, under
 from pipeconform.showing import shown
@@ -101,7 +101,7 @@ def result_view(source: Source, *, causes: Sequence[Cause], known: Mapping[str, 
             for variant, values in result.environment.variables.items()
             for name, value in values.items()
         ),
-        notes=tuple(_notes(result.cells)),
+        notes=tuple(_notes(result)),
         problems=() if result.expectations is None else result.expectations.problems,
         counted=counted(accusing) if accusing else "",
         harms=tuple(
@@ -158,13 +158,15 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
     yield "result file", str(source.path)
 
 
-def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
+def _notes(result: Result) -> Iterator[tuple[StatusView, str, str]]:
     """Why cells have no verdict; each reason once."""
     found: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
+    for cell in result.cells:
         if cell.reason and not cell.violations and cell.status != "not_claimed":
             found.setdefault((cell.status, cell.reason), []).append(cell)
     for (_, reason), several in found.items():
         more = f" and {len(several) - 1} more" if len(several) > 1 else ""
         words = f"{several[0].requirement}{under(several[0].schedule)}{more}"
-        yield status_view(several[0].status), words, shown(reason)
+        replay = f"\npipeconform replay {several[0].id} --impl {result.implementation.reference}"
+        again = "" if several[0].case is None else replay
+        yield status_view(several[0].status), words, shown(reason + again)
