@@ -34,7 +34,7 @@ from ..promises import FULL_MODEL, documented, paper
 
 _recorded = partial(
     requirement,
-    about=(Focus.PLAIN,),
+    about=(Focus.PLAIN, Focus.VARYING),
     draws=(Focus.TRAFFIC,),
     observe=("traffic",),
     condition=SEVERAL_RANKS,

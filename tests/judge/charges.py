@@ -229,6 +229,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Known.producer": "TRC-5, tests/judge/test_tracing.py",
     "Known.consumer": "a producer has one consumer where front ends cut",
     "Known.tensors": "TRC-5, tests/judge/test_tracing.py",
+    "Forward.in_backward": "where forwards were given the same, it says which of them has a microbatch's mask",
     "Observation.traffic": "what was not recorded is not judged; the runner records it where it is asked for",
     "Traffic.arrived": "COM-7, tests/judge/traffic/test_crossing.py",
     "Arrived.stage": "COM-7, tests/judge/traffic/test_crossing.py",

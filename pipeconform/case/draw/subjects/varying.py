@@ -10,10 +10,15 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import other_size
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Feature
+from pipeconform.claims import Capabilities, Feature
 
 
-def _program(d: Drawing, draft: Draft) -> Draft:
+def is_claimed(own: Capabilities) -> bool:
+    """Whether steps of two sizes can be drawn."""
+    return bool(own.features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES})
+
+
+def of_two_sizes(d: Drawing, draft: Draft) -> Draft:
     """Draw steps of two sizes."""
     train, (count, size) = draft.train, other_size(d, draft)
     t = structs.replace(train, batch_size=count * size, num_microbatches=count)
@@ -29,9 +34,9 @@ def _program(d: Drawing, draft: Draft) -> Draft:
 
 VARYING = Subject(
     focus=Focus.VARYING,
-    claimed=lambda claim, own: bool(own.features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}),
+    claimed=lambda claim, own: is_claimed(own),
     found=lambda case: len(sizes_of(case)) > 1,
-    program=_program,
+    program=of_two_sizes,
     without=of_one_size,
     control="with every run of the same size as the first",
 )
