@@ -6,8 +6,13 @@ engine's own, cross-entropy of the last dimension. A step returns the mean of th
 last stage's projection would be. The functions and the classes around them are the engine's as they are: each stage is
 one of its layers, replicas are in its `DataParallelBucket`, and its `CheckpointManager` saves.
 
-On the CPU a call that waits for the device after every message is left out. Packages that its models and its tools for
-downloads import, and that the pipeline does not use, have stand-ins.
+Bent are three things. On the CPU a call that waits for the device after every message is left out. Packages that its
+models and its downloads import, and that the pipeline does not use, have stand-ins. The grid of ranks in which the
+ranks of a stage follow one another is numbered as the plan has it.
+
+Without a pipeline the engine divides the loss of a microbatch by their number, and `Picotron` claims that it does so
+with one. It does not, and most of what gradients are judged by is blocked by that: `PicotronUndivided` claims the sum
+of the microbatches' gradients.
 
 Not claimed: evaluation, which the engine does not have, and frozen parts, since it trains every parameter.
 """
@@ -15,6 +20,7 @@ Not claimed: evaluation, which the engine does not have, and frozen parts, since
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +54,7 @@ from pipeconform.adapters.stand_ins import standing_in_for
 from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.adapters.without_cuda import run_on
 
-__all__ = ["Picotron"]
+__all__ = ["Picotron", "PicotronUndivided"]
 
 _CHECKOUT = (
     "git clone https://github.com/huggingface/picotron, and in the clone "
@@ -73,7 +79,6 @@ _CAPABILITIES = Capabilities(
         | {Feature.CHECKPOINTING, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
     ),
     boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, differ=False),
-    scale=GradientScale(at="loss"),
     losses=("cross_entropy",),
     data_parallel=DataParallelClaim(),
 )
@@ -126,6 +131,19 @@ class _Loader:
         return {"input_ids": given, "position_ids": positions, "target_ids": microbatch.target}
 
 
+class _TorchInOrder:
+    """``torch`` for the engine's grid of ranks, which it makes of all ranks in order."""
+
+    def __init__(self, plan: Plan) -> None:
+        ranks, p = plan.ranks, len(plan.ranks.pipeline_ranks)
+        self._ranks = torch.arange(ranks.world_size)
+        if ranks.pipeline_ranks != tuple(range(ranks.replica * p, (ranks.replica + 1) * p)):
+            self._ranks = self._ranks.view(p, ranks.num_replicas).t().flatten()
+
+    def arange(self, _: int) -> torch.Tensor:
+        return self._ranks
+
+
 class _PicotronPipeline:
     """One rank's stage in the engine's pipeline."""
 
@@ -139,6 +157,7 @@ class _PicotronPipeline:
             raise ValueError(f"the engine has no schedule {plan.schedule!r}")
         run_on(plan.ranks.device, pp_communications)
         ranks = plan.ranks
+        process_group_manager.torch = _TorchInOrder(plan)
         process_group_manager.setup_process_group_manager(
             tp_size=1, cp_size=1, pp_size=len(ranks.pipeline_ranks), dp_size=ranks.num_replicas
         )
@@ -202,21 +221,24 @@ class _PicotronPipeline:
 
     def close(self) -> None:
         """Destroy the groups that the engine made."""
-        kinds = ("tp", "cp", "pp", "dp", "cp_dp", "pp_dp")
-        for group in {getattr(self._groups, f"{kind}_group") for kind in kinds}:
-            dist.destroy_process_group(group)
+        if self._engine is not None:
+            kinds = ("tp", "cp", "pp", "dp", "cp_dp", "pp_dp")
+            for group in {getattr(self._groups, f"{kind}_group") for kind in kinds}:
+                dist.destroy_process_group(group)
         self._engine = None
 
 
 class Picotron:
-    """Adapter for ``picotron.pipeline_parallel``."""
+    """Adapter for ``picotron.pipeline_parallel``, whose gradients are to be those of the mean."""
+
+    scale = GradientScale(at="loss")
 
     def describe(self) -> Description:
         """What the engine documents; raises `Unsupported` if it is not installed."""
         return Description(
             name="picotron",
             version=require_release("picotron", at_least=(0, 1), remedy=_CHECKOUT),
-            capabilities=_CAPABILITIES,
+            capabilities=replace(_CAPABILITIES, scale=self.scale),
             packages=("picotron.pipeline_parallel", "picotron.data_parallel"),
         )
 
@@ -233,6 +255,12 @@ class Picotron:
         """
         require_whole_world(plan.ranks)
         return _PicotronPipeline(plan)
+
+
+class PicotronUndivided(Picotron):
+    """The same engine, whose gradients are those of the microbatches' sum."""
+
+    scale = GradientScale(at="none")
 
 
 def _gradients_of(dtype: torch.dtype) -> torch.dtype:

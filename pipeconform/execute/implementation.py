@@ -42,6 +42,7 @@ BUILT_IN = {
     "internevo": "pipeconform.adapters.internevo:InternEvo",
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
     "picotron": "pipeconform.adapters.picotron:Picotron",
+    "picotron-undivided": "pipeconform.adapters.picotron:PicotronUndivided",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
