@@ -1,14 +1,15 @@
 """picotron's pipeline behind the contract.
 
 `PipelineParallel` takes the decoder layers of a Llama and keeps those of its rank; a step is a function that is given
-this rank's part, an iterator over microbatches, and the one shape of what crosses from rank to rank. The loss is the
-engine's own, cross-entropy of the last dimension. A step returns the mean of the losses; outputs are kept where the
-last stage's projection would be. The functions and the classes around them are the engine's as they are: each stage is
-one of its layers, replicas are in its `DataParallelBucket`, and its `CheckpointManager` saves.
+this rank's part, an iterator over microbatches, and the one shape of what crosses from rank to rank. The loss is
+cross-entropy of the last dimension. A step returns the mean of the losses; outputs are kept where the last stage's
+projection would be. The functions and the classes around them are the engine's as they are: each stage is one of its
+layers, replicas are in its `DataParallelBucket`, and its `CheckpointManager` saves.
 
-Bent are three things. On the CPU a call that waits for the device after every message is left out. Packages that its
-models and its downloads import, and that the pipeline does not use, have stand-ins. The grid of ranks in which the
-ranks of a stage follow one another is numbered as the plan has it.
+Bent are four things. On the CPU a call that waits for the device after every message is left out. Packages that its
+models and its downloads import, and that the pipeline does not use, have stand-ins. Where the engine calls torch's
+cross-entropy it gets the plan's, which can raise. The grid of ranks in which the ranks of a stage follow one another is
+numbered as the plan has it.
 
 Without a pipeline the engine divides the loss of a microbatch by their number, and `Picotron` claims that it does so
 with one. It does not, and most of what gradients are judged by is blocked by that: `PicotronUndivided` claims the sum
@@ -131,6 +132,17 @@ class _Loader:
         return {"input_ids": given, "position_ids": positions, "target_ids": microbatch.target}
 
 
+class _Losses:
+    """``torch.nn.functional`` for the engine's steps, which call nothing else of it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._loss = plan.loss
+
+    def cross_entropy(self, output: torch.Tensor, target: torch.Tensor, *, reduction: str) -> torch.Tensor:
+        assert reduction == self._loss.reduction
+        return self._loss.function(output, target)
+
+
 class _TorchInOrder:
     """``torch`` for the engine's grid of ranks, which it makes of all ranks in order."""
 
@@ -162,6 +174,7 @@ class _PicotronPipeline:
             tp_size=1, cp_size=1, pp_size=len(ranks.pipeline_ranks), dp_size=ranks.num_replicas
         )
         self._groups = process_group_manager.process_group_manager
+        pipeline_parallel.F = _Losses(plan)
         self._step = getattr(pipeline_parallel, _STEPS[plan.schedule])
         self._modules, self._kept = plan.build_owned(), _Kept()
         self._apply = step_modules(self._modules, plan.optimizer)
