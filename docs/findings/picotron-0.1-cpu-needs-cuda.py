@@ -1,7 +1,7 @@
 """use_cpu, which the README shows for a pipeline, needs a GPU.
 
 What: the README's quick start has a section "CPU (expect it to be slow)", whose example has a pipeline. On a machine
-  without CUDA it ends three times in an error: kernels are imported that CUDA is needed to build, parameters are counted
+  without CUDA it ends three times in an error: kernels are imported that need CUDA to be built, parameters are counted
   on a CUDA device, and the pipeline waits for one after every message. Without the three, it trains.
 Where: picotron 0.1.0 (commit 59714b1 of August 2025), picotron/model.py (line 7): `from flash_attn…`;
   picotron/utils.py, get_num_params (line 75): `device='cuda'`; picotron/pipeline_parallel/pp_communications.py
@@ -32,9 +32,12 @@ from unittest.mock import MagicMock
 
 if not sys.warnoptions:
     warnings.simplefilter("ignore")
-for package in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb"):
-    if find_spec(package) is None:
-        sys.modules[package] = MagicMock()
+if any(
+    find_spec(name) is None
+    for name in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+):
+    downloads = ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+    sys.modules.update({name: MagicMock() for name in downloads if find_spec(name) is None})
 os.environ.update(FLASH_ATTEN="0", LOCAL_RANK="0")
 
 import picotron
@@ -70,7 +73,9 @@ class Texts:
     column_names = ("text",)
 
     def map(self, *_, **__):
-        tokens = torch.randint(SIZES["vocab_size"], (64, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+        tokens = torch.randint(
+            SIZES["vocab_size"], (64, LENGTH + 1), generator=torch.Generator().manual_seed(1)
+        )
         return [{"input_ids": row} for row in tokens.tolist()]
 
 

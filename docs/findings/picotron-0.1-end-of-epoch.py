@@ -1,9 +1,9 @@
 """With a pipeline, training ends at the end of an epoch: the last batch is shorter than what is received.
 
-What: the data loader goes through its data again and again, and its last batch has what is left over. Without a pipeline
-  that is trained like any other. With one, every message has `micro_batch_size` samples: the next stage receives the
-  shorter one into a tensor of full size, with rows that nothing was written to, and the last stage's loss raises. The
-  other ranks wait. So does a data set that has less than one batch.
+What: the data loader goes through its data again and again, and its last batch has what is left over. Without a
+  pipeline that is trained like any other. With one, every message has `micro_batch_size` samples: the next stage
+  receives the shorter one into a tensor of full size, with rows that nothing was written to, and the last stage's loss
+  raises. The other ranks wait.
 Where: picotron 0.1.0 (commit 59714b1 of August 2025), picotron/data.py, MicroBatchDataLoader.__init__ (line 47): no
   `drop_last`; train.py (line 201): `tensor_shapes`, which are the same for the whole training.
 Why: shapes are neither sent nor taken from the batch, which every rank has.
@@ -33,11 +33,21 @@ from unittest.mock import MagicMock
 os.environ.update(GLOO_SOCKET_IFNAME="lo", FLASH_ATTEN="0", DEVICE="cpu", DTYPE="float32", LOCAL_RANK="0")
 if not sys.warnoptions:
     warnings.simplefilter("ignore")
-for package in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb"):
-    if find_spec(package) is None:
-        sys.modules[package] = MagicMock()
+if any(
+    find_spec(name) is None
+    for name in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+):
+    downloads = ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+    sys.modules.update({name: MagicMock() for name in downloads if find_spec(name) is None})
 if find_spec("flash_attn") is None:
-    kernels = ("flash_attn_interface", "layers", "layers.rotary", "ops", "ops.triton", "ops.triton.layer_norm")
+    kernels = (
+        "flash_attn_interface",
+        "layers",
+        "layers.rotary",
+        "ops",
+        "ops.triton",
+        "ops.triton.layer_norm",
+    )
     sys.modules.update({f"flash_attn.{name}": MagicMock() for name in kernels}, flash_attn=MagicMock())
 
 import picotron

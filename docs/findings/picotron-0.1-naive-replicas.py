@@ -67,7 +67,9 @@ def worker(rank, folder):
 
 
 def main():
-    print(f"y = weight * x, x is {INPUTS[0].item()} and {INPUTS[1].item()}: the mean of the gradients is {INPUTS.mean()}")
+    print(
+        f"y = weight * x, x is {INPUTS[0].item()} and {INPUTS[1].item()}: the mean of the gradients is {INPUTS.mean()}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(worker, (folder,), nprocs=WORLD)
         for rank in range(WORLD):

@@ -36,11 +36,21 @@ from unittest.mock import MagicMock
 
 if not sys.warnoptions:
     warnings.simplefilter("ignore")
-for package in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb"):
-    if find_spec(package) is None:
-        sys.modules[package] = MagicMock()
+if any(
+    find_spec(name) is None
+    for name in ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+):
+    downloads = ("datasets", "huggingface_hub", "safetensors", "transformers", "wandb")
+    sys.modules.update({name: MagicMock() for name in downloads if find_spec(name) is None})
 if find_spec("flash_attn") is None:
-    kernels = ("flash_attn_interface", "layers", "layers.rotary", "ops", "ops.triton", "ops.triton.layer_norm")
+    kernels = (
+        "flash_attn_interface",
+        "layers",
+        "layers.rotary",
+        "ops",
+        "ops.triton",
+        "ops.triton.layer_norm",
+    )
     sys.modules.update({f"flash_attn.{name}": MagicMock() for name in kernels}, flash_attn=MagicMock())
 os.environ.update(FLASH_ATTEN="0", LOCAL_RANK="0")
 
@@ -78,7 +88,9 @@ class Texts:
     column_names = ("text",)
 
     def map(self, *_, **__):
-        tokens = torch.randint(SIZES["vocab_size"], (64, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+        tokens = torch.randint(
+            SIZES["vocab_size"], (64, LENGTH + 1), generator=torch.Generator().manual_seed(1)
+        )
         return [{"input_ids": row} for row in tokens.tolist()]
 
 
