@@ -1,8 +1,8 @@
 """After zero_grad(set_to_none=False) replicas count the gradient of the next first microbatch twice.
 
-What: `DataParallelBucket` adds up the gradients of microbatches in buffers of its own. If the optimizer zeroes gradients
-  in place, as `zero_grad(set_to_none=False)` does, the first microbatch of the next step counts twice. There is no
-  error. With bfloat16 parameters, or without replicas, the same call is right; train.py sets gradients to None.
+What: `DataParallelBucket` adds up the gradients of microbatches in buffers of its own. If gradients are zeroed in
+  place, as by `zero_grad(set_to_none=False)`, the first microbatch of the next step counts twice. There is no error.
+  With bfloat16 parameters, or without replicas, the same call is right; train.py sets gradients to None.
 Where: picotron 0.1.0 (commit 59714b1 of August 2025), picotron/data_parallel/data_parallel.py, DataParallelBucket,
   _post_backward (line 165) and the hook of _make_param_hook (line 131).
 Why: `p.grad = p.main_grad.to(p.dtype)` makes no copy of float32. What torch then adds to `.grad` in place is in the

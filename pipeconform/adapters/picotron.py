@@ -244,14 +244,16 @@ class _PicotronPipeline:
 class Picotron:
     """Adapter for ``picotron.pipeline_parallel``, whose gradients are to be those of the mean."""
 
-    scale = GradientScale(at="loss")
+    divides = True
+    """Whether it is claimed that a loss is divided by the number of microbatches."""
 
     def describe(self) -> Description:
         """What the engine documents; raises `Unsupported` if it is not installed."""
         return Description(
-            name="picotron",
+            name="picotron" if self.divides else "picotron-undivided",
             version=require_release("picotron", at_least=(0, 1), remedy=_CHECKOUT),
-            capabilities=replace(_CAPABILITIES, scale=self.scale),
+            built_on="" if self.divides else "picotron",
+            capabilities=replace(_CAPABILITIES, scale=GradientScale(at="loss" if self.divides else "none")),
             packages=("picotron.pipeline_parallel", "picotron.data_parallel"),
         )
 
@@ -273,7 +275,7 @@ class Picotron:
 class PicotronUndivided(Picotron):
     """The same engine, whose gradients are those of the microbatches' sum."""
 
-    scale = GradientScale(at="none")
+    divides = False
 
 
 def _gradients_of(dtype: torch.dtype) -> torch.dtype:
