@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,7 @@ from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.stand_ins import standing_in_for
 from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.adapters.without_cuda import run_on
+from pipeconform.errors import Unsupported
 
 __all__ = ["Picotron", "PicotronUndivided"]
 
@@ -248,10 +250,15 @@ class Picotron:
     """Whether it is claimed that a loss is divided by the number of microbatches."""
 
     def describe(self) -> Description:
-        """What the engine documents; raises `Unsupported` if it is not installed."""
+        """What the engine documents; raises `Unsupported` if it is not installed, or nothing of it can be imported."""
+        release = require_release("picotron", at_least=(0, 1), remedy=_CHECKOUT)
+        if find_spec("picotron") is None:
+            raise Unsupported(
+                f"nothing of picotron {release} can be imported as it is installed: {_CHECKOUT}"
+            )
         return Description(
             name="picotron" if self.divides else "picotron-undivided",
-            version=require_release("picotron", at_least=(0, 1), remedy=_CHECKOUT),
+            version=release,
             built_on="" if self.divides else "picotron",
             capabilities=replace(_CAPABILITIES, scale=GradientScale(at="loss" if self.divides else "none")),
             packages=("picotron.pipeline_parallel", "picotron.data_parallel"),
