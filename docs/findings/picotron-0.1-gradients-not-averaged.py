@@ -7,7 +7,7 @@ Where: picotron 0.1.0 (main branch of August 2025, 59714b1, which must be on PYT
 Why: train_step divides each loss by grad_acc_steps before its backward. The pipelines divide only the number that they
   return for logging. Adam hides it, since it does not depend on the scale of gradients; other optimizers, and clipping,
   do not.
-Requirement: TRN-3 (there is no adapter).
+Requirement: TRN-3, TRN-12, TRN-22, DPC-3.
 Schedules: both.
 Known: no thread about this engine is known; the same in others: https://github.com/deepspeedai/DeepSpeed/issues/7773,
   https://github.com/pytorch/torchtitan/issues/2972.

@@ -41,6 +41,8 @@ BUILT_IN = {
     "torchtitan": "pipeconform.adapters.torchtitan:Torchtitan",
     "internevo": "pipeconform.adapters.internevo:InternEvo",
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
+    "picotron": "pipeconform.adapters.picotron:Picotron",
+    "picotron-undivided": "pipeconform.adapters.picotron:PicotronUndivided",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",

@@ -30,6 +30,7 @@ RELEASES = {
     "InternEvo": "0.5.3",
     "hetu-galvatron": "2.4.0",
     "torchtitan": "0.3.0",
+    "picotron": "0.1.0",
     "torchgpipe": "0.0.7",
 }
 
@@ -61,6 +62,8 @@ CASES = [
     ("internevo", "InternEvo", "ZBVZeroBubble", (2, 3)),
     ("galvatron", "hetu-galvatron", "GPipe", (2, 3)),
     ("galvatron", "hetu-galvatron", "1F1B", (2, 3)),
+    ("picotron-undivided", "picotron", "GPipe", (2, 3)),
+    ("picotron-undivided", "picotron", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "ZBVZeroBubble", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
@@ -105,6 +108,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInOlmoCore", "ai2-olmo-core", "1F1BV", "TRN-3"),
     (f"{WRONG}:DividesTwiceInInternEvo", "InternEvo", "ZBVZeroBubble", "TRN-3"),
     (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesInPicotron", "picotron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
@@ -223,6 +227,16 @@ def test_what_is_known_of_nanotron_is_seen(schedule, ranks, found):
     """Findings E29, E30 and E31."""
     _require("nanotron")
     with campaign_of(_options("nanotron", ranks)) as campaign:
+        assert _statuses(campaign, tuple(found), schedule) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
+def test_what_is_known_of_picotron_is_seen(schedule):
+    """Findings E41 and E82."""
+    _require("picotron")
+    found = {"FWD-24": "error", "TRN-3": "failed"}
+    with campaign_of(_options("picotron", (2, 2))) as campaign:
         assert _statuses(campaign, tuple(found), schedule) == found
 
 

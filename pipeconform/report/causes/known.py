@@ -37,6 +37,7 @@ SHIPPED = (
     "automodel.toml",
     "internevo.toml",
     "torchtitan.toml",
+    "picotron.toml",
 )
 """The files of the package, beside this module."""
 

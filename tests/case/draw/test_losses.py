@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
+from pipeconform.case.blocks import BatchNorm, Branch, Head, Unused
 from pipeconform.case.draw.claimed import is_claimed
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
@@ -63,6 +64,14 @@ def test_the_full_model_can_be_trained_on_it(focus: Focus) -> None:
     steps = reference(case, scale=CLASSES.scale).steps
 
     assert any(loss is not None for step in steps for loss in step.losses or ())
+
+
+def test_what_replicas_have_besides_stands_in_front_of_the_head() -> None:
+    drawn = drawn_under(CLASSES, Focus.REPLICA_CONTENTS, range(12))
+    ends = [case.model.stages[-1].blocks for case in drawn]
+
+    assert any(isinstance(block, BatchNorm | Unused | Branch) for end in ends for block in end)
+    assert all(isinstance(end[-1], Head) for end in ends)
 
 
 def test_no_case_is_made_simpler_by_another_loss() -> None:

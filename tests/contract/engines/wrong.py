@@ -22,6 +22,7 @@ from pipeconform.adapters.megatron_replicas import MegatronReplicas
 from pipeconform.adapters.megatron_ties import MegatronTies
 from pipeconform.adapters.nanotron import Nanotron
 from pipeconform.adapters.olmo_core import OlmoCore
+from pipeconform.adapters.picotron import PicotronUndivided
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.adapters.torchtitan import Torchtitan
 
@@ -77,6 +78,10 @@ class DividesTwiceInInternEvo(_DividedLoss, InternEvo):
 
 class DividesTwiceInGalvatron(_DividedLoss, Galvatron):
     """The same with Hetu-Galvatron."""
+
+
+class DividesInPicotron(_DividedLoss, PicotronUndivided):
+    """Divides by m a loss whose gradients are to be summed."""
 
 
 class DividesTwiceInTorchtitan(_DividedLoss, Torchtitan):

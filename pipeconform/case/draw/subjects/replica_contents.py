@@ -41,9 +41,9 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
         "nothing": old,
         "frozen block": Stage(blocks=(blocks.Linear(frozen=True), *old.blocks)),
         "frozen stage": Stage(blocks=old.blocks, frozen=True) if num > 1 else old,
-        "buffers": Stage(blocks=(*old.blocks, blocks.BatchNorm())),
-        "unused": Stage(blocks=(*old.blocks, blocks.Unused())),
-        "branch": Stage(blocks=(*old.blocks, blocks.Branch())),
+        "buffers": _appended(old, blocks.BatchNorm()),
+        "unused": _appended(old, blocks.Unused()),
+        "branch": _appended(old, blocks.Branch()),
     }[what]
     if what in ("unused", "branch") and finds:
         world = structs.replace(world, replicas=structs.replace(replicas, find_unused=True))
@@ -53,6 +53,13 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
         world=world,
     )
     return replaced(changed, program=_program(d, changed.train, few=what == "branch"))
+
+
+def _appended(stage: Stage, block: blocks.AnyBlock) -> Stage:
+    """The stage with a block more, in front of a head, behind which tensors have another width."""
+    *others, last = stage.blocks
+    behind = [block, last] if isinstance(last, blocks.Head) else [last, block]
+    return Stage(blocks=(*others, *behind))
 
 
 def _program(d: Drawing, train: Train, *, few: bool) -> tuple[Step, ...]:
