@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pipeconform.case.case import Zero
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
-from pipeconform.case.draw.subjects.varying import is_claimed, of_two_sizes
+from pipeconform.case.draw.subjects.varying import is_claimed, of_another_size
 from pipeconform.case.draw.worlds import bystanding
 from pipeconform.case.focus import Focus
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:
     """Let sizes change now and then: an engine may then send them, by other means than tensors of a known size."""
-    return of_two_sizes(d, draft) if is_claimed(d.capabilities) and d.pick([False, False, True]) else draft
+    if not (d.claim.trains and is_claimed(d.capabilities) and d.pick([False, False, True])):
+        return draft
+    other, _ = of_another_size(d, draft)
+    return replaced(draft, program=(draft.train, Zero(set_to_none=True), other))
 
 
 TRAFFIC = Subject(

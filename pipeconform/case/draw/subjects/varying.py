@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import Step, Zero
+from pipeconform.case.case import Eval, Step, Train, Zero
 from pipeconform.case.draw.changes import of_one_size, replaced, sizes_of
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import other_size
@@ -18,11 +18,18 @@ def is_claimed(own: Capabilities) -> bool:
     return bool(own.features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES})
 
 
-def of_two_sizes(d: Drawing, draft: Draft) -> Draft:
+def of_another_size(d: Drawing, draft: Draft) -> tuple[Train, Eval]:
+    """A training step and an evaluation, both of another size than the draft's."""
+    count, size = other_size(d, draft)
+    return (
+        structs.replace(draft.train, batch_size=count * size, num_microbatches=count),
+        structs.replace(draft.evaluate, batch_size=count * size, num_microbatches=count),
+    )
+
+
+def _program(d: Drawing, draft: Draft) -> Draft:
     """Draw steps of two sizes."""
-    train, (count, size) = draft.train, other_size(d, draft)
-    t = structs.replace(train, batch_size=count * size, num_microbatches=count)
-    e = structs.replace(draft.evaluate, batch_size=count * size, num_microbatches=count)
+    train, (t, e) = draft.train, of_another_size(d, draft)
     if not d.claim.trains:
         return replaced(draft, program=(draft.evaluate, e))
     z = Zero(set_to_none=True)
@@ -36,7 +43,7 @@ VARYING = Subject(
     focus=Focus.VARYING,
     claimed=lambda claim, own: is_claimed(own),
     found=lambda case: len(sizes_of(case)) > 1,
-    program=of_two_sizes,
+    program=_program,
     without=of_one_size,
     control="with every run of the same size as the first",
 )
