@@ -41,6 +41,7 @@ BUILT_IN = {
     "torchtitan": "pipeconform.adapters.torchtitan:Torchtitan",
     "internevo": "pipeconform.adapters.internevo:InternEvo",
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
+    "zero-bubble": "pipeconform.adapters.zero_bubble:ZeroBubble",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
