@@ -10,7 +10,8 @@ linear layers do, by a CUDA kernel, and so do here modules with a deferred-weigh
 backward at once.
 
 The runtime is made for CUDA. On the CPU its calls about CUDA mean the CPU, and it drops the handles of its messages,
-which gloo asks for, so that they are kept here until the end of the step.
+which gloo asks for, so that they are kept here until the end of the step. Before its first step it sends messages that
+make NCCL's communicators and measure their time. These are left out without NCCL: see finding E88.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE, Feature.LOADING}
         | {Feature.LOSS_PARAMETERS, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
-        | {Feature.DEFERRED_WEIGHTS, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
+        | {Feature.DEFERRED_WEIGHTS, Feature.VARYING_SHAPES}
     ),
     boundary=BoundaryClaim(
         dtypes=("float32", "float64", "bfloat16", "float16"), min_ndim=3, max_ndim=3, differ=False
@@ -261,7 +262,8 @@ class _ZeroBubblePipeline:
         )
         self._calculator = num_microbatches_calculator.ConstantNumMicroBatchesCalculator
         runtime.schedule_cache, runtime.shed_node_runtime, runtime.is_auto_schedule = None, None, False
-        ScheduleTimers.iter_counter = 0
+        # the first step of all begins with messages for NCCL
+        ScheduleTimers.iter_counter = 0 if dist.get_backend() == "nccl" else 1
         self._store = zbpp_utils.WeightGradStore
         self._store.cache, self._store.weight_grad_queue = [], None
         zbpp_utils.RecomputeStore.recompute_queue = None
@@ -458,4 +460,5 @@ def _config(plan: Plan, edge: TensorSpec) -> Any:
         overlap_p2p_comm=True,
         batch_p2p_comm=False,
         deallocate_pipeline_outputs=True,
+        variable_seq_lengths=True,  # microbatches of several sizes may come, as FWD-2 has them
     )
