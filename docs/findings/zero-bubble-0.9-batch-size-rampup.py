@@ -5,7 +5,7 @@ What: with `--rampup-batch-size` the number of microbatches grows during a train
   that is due. Gradients lack the other microbatches, which wait in the iterator and are taken for the next step's. Nothing is
   raised. The schedules of Megatron-LM in the same fork are right.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
-  megatron/core/pipeline_parallel/zerobubble/runtime.py, wrapped_auto_schedule_forward_backward_func (line 1331).
+  megatron/core/pipeline_parallel/zerobubble/runtime.py, wrapped_auto_schedule_forward_backward_func (line 1342).
 Why: `schedule_cache` is made once, for get_num_microbatches() of that moment, and never again but after profiling.
 Why it is one: the argument is Megatron-LM's, whose training loop calls update_num_microbatches before every step; the
   fork's check of arguments does not refuse it, and get_forward_backward_func takes num_microbatches for every call.

@@ -2,10 +2,11 @@
 
 What: `variable_seq_lengths` is for microbatches of several lengths. The runtime takes it and receives all of them into
   new tensors of the shape that it is called with. A shorter one is followed by what was in that memory before, and the
-  next stage computes on both: losses and gradients are wrong, and nothing is raised. A longer one ends a process under
-  gloo. The schedules of Megatron-LM in the same fork are right.
+  next stage computes on both. Nothing is raised in an evaluation; a training step gives wrong gradients where the
+  shapes fit each other, as here, and raises on the rank before elsewhere. The schedules of Megatron-LM in the same fork
+  are right.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
-  megatron/core/pipeline_parallel/zerobubble/runtime.py, TrainingIteration.flush (lines 705 and 714).
+  megatron/core/pipeline_parallel/zerobubble/runtime.py, TrainingIteration.flush (lines 708 and 717).
 Why: flush makes its tensors by conf.tensor_shape; the shapes are communicated in p2p_communication._communicate, which
   it does not use.
 Why it is one: ModelParallelConfig of the fork says of the argument that it is "Support for variable sequence lengths
@@ -77,7 +78,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.training import global_vars
 
 WORLD, WIDTH = 2, 4
-LENGTHS = (3, 2, 3)
+TRAINED, EVALUATED = (2, 1, 2), (3, 2, 3)  # the lengths of the microbatches
 RUNS = {
     "Megatron-LM's 1F1B": {"enable_zb_runtime": False},
     "the runtime's 1F1B": {},
@@ -153,27 +154,32 @@ def train(rank, name, chosen):
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(WORLD * v)]
     mine = [rank] if v == 1 else [rank, 2 * WORLD - 1 - rank]
     stages = [Stage(s, layers[s], config) for s in mine]
-    batches = [torch.randn(length, 1, WIDTH) for length in LENGTHS]
-    iterators = [iter(batches) for _ in mine]
-    calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = calculator.ConstantNumMicroBatchesCalculator(
-        len(LENGTHS), 1, 1
-    )
-    seen.clear()
-    get_forward_backward_func()(
-        forward_step_func=forward_step,
-        data_iterator=iterators if v > 1 else iterators[0],
-        model=stages if v > 1 else stages[0],
-        num_microbatches=len(LENGTHS),
-        seq_length=max(LENGTHS),
-        micro_batch_size=1,
-    )
-    loss = sum(loss_of(nn.Sequential(*layers)(x)) for x in batches) / len(LENGTHS)
-    (due,) = torch.autograd.grad(loss, layers[rank].weight)
-    right = torch.allclose(layers[rank].weight.grad, due)
-    lines = [f"{name}, microbatches of lengths {LENGTHS}\n"]
-    if rank == WORLD - 1:
-        lines.append(f"  stage {mine[0]} on rank {rank} ran lengths {tuple(seen[mine[0]])}\n")
-        lines.append(f"  its gradient is {'right' if right else 'wrong'}\n")
+    lines = [f"{name}\n"]
+    for lengths in (TRAINED, EVALUATED):
+        batches = [torch.randn(length, 1, WIDTH) for length in lengths]
+        iterators = [iter(batches) for _ in mine]
+        number = calculator.ConstantNumMicroBatchesCalculator(len(lengths), 1, 1)
+        calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = number
+        evaluates = lengths is EVALUATED
+        seen.clear()
+        with torch.set_grad_enabled(not evaluates):
+            get_forward_backward_func()(
+                forward_step_func=forward_step,
+                data_iterator=iterators if v > 1 else iterators[0],
+                model=stages if v > 1 else stages[0],
+                num_microbatches=len(lengths),
+                seq_length=max(lengths),
+                micro_batch_size=1,
+                forward_only=evaluates,
+            )
+        if rank == WORLD - 1:
+            lines.append(f"  {'evaluation' if evaluates else 'training'} of lengths {lengths}: ")
+            lines.append(f"rank {rank} computed on lengths {tuple(seen[mine[0]])}\n")
+            if not evaluates:
+                loss = sum(loss_of(nn.Sequential(*layers)(x)) for x in batches) / len(lengths)
+                (due,) = torch.autograd.grad(loss, layers[rank].weight)
+                right = torch.allclose(layers[rank].weight.grad, due)
+                lines.append(f"    the gradient of stage {rank} is {'right' if right else 'wrong'}\n")
     return lines
 
 
