@@ -2,8 +2,8 @@
 
 What: before the first training step the runtime sends a number to every neighbour, so that communicators are made. It is
   float32. The neighbour receives one number of `pipeline_dtype`: with float16 or bfloat16, which most trainings have, 4
-  bytes are sent where 2 are awaited. Under gloo the receiving process aborts, and no training can begin. NCCL promises
-  nothing for sizes that differ.
+  bytes are sent where 2 are awaited. Under gloo the receiving process aborts, and no training can begin. Under NCCL
+  it depends on the transport: between machines it is an error.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/pipeline_parallel/zerobubble/runtime.py, bootstrap_and_profile_p2p_communication (line 1202).
 Why: `nccl_init_tensor` is made by torch.Tensor, which is float32; recv_forward and recv_backward make what they receive
@@ -11,7 +11,8 @@ Why: `nccl_init_tensor` is made by torch.Tensor, which is float32; recv_forward 
 Why it is one: torch.distributed asks for the same dtype and number of elements on both sides of a message.
 Requirement: none (without NCCL the adapter leaves these messages out; near COM-1 and FWD-6).
 Schedules: all of the runtime.
-Known: no thread about this is known.
+Known: https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60 (closed): with NCCL between machines, "message
+  truncated : receiving 4 bytes instead of 2"; the commit above is later, and still has it.
 Possible fix: make the tensor with dtype=config.pipeline_dtype.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which calls are patched, and packages of kernels
