@@ -1,15 +1,15 @@
 """The schedule of the first step is kept when the number of microbatches changes.
 
 What: with `--rampup-batch-size` the number of microbatches grows during a training. The runtime goes on with the
-  schedule of the first step: it runs as many microbatches as that has, and divides their losses by the number
-  that is due. Gradients lack the other microbatches, which wait in the iterator and are taken for the next step's. Nothing is
+  schedule of the first step: it runs as many microbatches as that has, and divides their losses by the number that is
+  due. Gradients lack the other microbatches, which wait in the iterator and are taken for the next step's. Nothing is
   raised. The schedules of Megatron-LM in the same fork are right.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/pipeline_parallel/zerobubble/runtime.py, wrapped_auto_schedule_forward_backward_func (line 1342).
 Why: `schedule_cache` is made once, for get_num_microbatches() of that moment, and never again but after profiling.
 Why it is one: the argument is Megatron-LM's, whose training loop calls update_num_microbatches before every step; the
   fork's check of arguments does not refuse it, and get_forward_backward_func takes num_microbatches for every call.
-Requirement: FWD-2 and others where the number of microbatches changes.
+Requirement: none (another number of microbatches is not claimed; near LIF-1).
 Schedules: all of the runtime (run here: 1F1B, ZB1P and ZBV, on two ranks).
 Known: no thread about this is known.
 Possible fix: keep one schedule for each number of microbatches.
@@ -169,7 +169,9 @@ def train(rank, name, chosen):
         loss = sum(loss_of(nn.Sequential(*layers)(x)) for x in batches[consumed : consumed + m]) / m
         (due,) = torch.autograd.grad(loss, layers[rank].weight)
         right = torch.allclose(layers[rank].weight.grad, due)
-        lines.append(f"  step {step}: {ran} of {m} microbatches ran; gradient {'right' if right else 'wrong'}\n")
+        lines.append(
+            f"  step {step}: {ran} of {m} microbatches ran; gradient {'right' if right else 'wrong'}\n"
+        )
         consumed += m
     return lines
 

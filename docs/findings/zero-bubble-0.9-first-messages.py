@@ -1,7 +1,7 @@
 """The first step begins with messages of float32, which are received as the pipeline's dtype.
 
-What: before the first training step the runtime sends a number to every neighbour, so that communicators are made. It is
-  float32. The neighbour receives one number of `pipeline_dtype`: with float16 or bfloat16, which most trainings have, 4
+What: before the first training step the runtime sends a number to every neighbour, so that communicators are made. It
+  is float32. The neighbour receives one number of `pipeline_dtype`: with float16 or bfloat16, which most trainings have, 4
   bytes are sent where 2 are awaited. Under gloo the receiving process aborts, and no training can begin. Under NCCL
   it depends on the transport: between machines it is an error.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
@@ -11,8 +11,8 @@ Why: `nccl_init_tensor` is made by torch.Tensor, which is float32; recv_forward 
 Why it is one: torch.distributed asks for the same dtype and number of elements on both sides of a message.
 Requirement: none (without NCCL the adapter leaves these messages out; near COM-1 and FWD-6).
 Schedules: all of the runtime.
-Known: https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60 (closed): with NCCL between machines, "message
-  truncated : receiving 4 bytes instead of 2"; the commit above is later, and still has it.
+Known: https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60 (closed): between two
+  machines NCCL reports "message truncated : receiving 4 bytes instead of 2". The commit above is later.
 Possible fix: make the tensor with dtype=config.pipeline_dtype.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which calls are patched, and packages of kernels
@@ -64,7 +64,11 @@ def worker(rank, folder, dtype):
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what gloo says when it aborts
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/{dtype}", rank=rank, world_size=WORLD, timeout=timedelta(seconds=20)
+        "gloo",
+        init_method=f"file://{folder}/{dtype}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=20),
     )
     facts = ("zero_bubble_v_schedule", "enable_1f1b_v", "pre_communication_optimization")
     global_vars.set_args(SimpleNamespace(**dict.fromkeys(facts, False)))
@@ -96,7 +100,9 @@ def main():
             for one in ranks:
                 one.join()
             died = any(one.exitcode == -signal.SIGABRT for one in ranks)
-            print(f"pipeline_dtype {dtype}: {'a process aborted (SIGABRT)' if died else 'the messages went through'}")
+            print(
+                f"pipeline_dtype {dtype}: {'a process aborted (SIGABRT)' if died else 'the messages went through'}"
+            )
 
 
 if __name__ == "__main__":

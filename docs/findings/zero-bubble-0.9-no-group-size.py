@@ -5,7 +5,7 @@ What: `--enable-zb-runtime` with virtual stages makes the schedule of grouped in
   for the schedule in a collective, until its timeout.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/pipeline_parallel/zerobubble/scheduler/group_interleaved_1f1b.py,
-  GroupBuildingBlockScheduler.get_optimal_building_block (line 72), and update_schedule in runtime.py (line 1298).
+  GroupBuildingBlockScheduler.get_optimal_building_block (line 79), and update_schedule in runtime.py (line 1321).
 Why: 0 means "no groups" where arguments are checked, and is taken for a size by the scheduler, whose check of it is
   commented out.
 Why it is one: the help of `--enable-zb-runtime` says "Use an unified runtime supporting zero-bubble and other
@@ -110,6 +110,7 @@ def arguments(chosen):
     found = zbpp_utils.add_zero_bubble_args(argparse.ArgumentParser()).parse_args([])
     facts = {
         **dict.fromkeys(("profile", "cpu_offload", "enable_exactly_numeric_match", "paired_barrier"), False),
+        **dict.fromkeys(("recompute_granularity", "recompute_method", "recompute_num_layers")),
         **{"enable_zb_runtime": True, "num_seq_splits": 1, "pre_communication_optimization": False},
         **{"hidden_size": WIDTH, "seq_length": 1, "num_attention_heads": 1},
         **{"pipeline_model_parallel_size": WORLD, "overlap_grad_reduce": False},
@@ -152,7 +153,7 @@ def train(rank, name, chosen):
             seq_length=1,
             micro_batch_size=1,
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is shown
+    except Exception as error:
         return f"{name}: rank {rank} raises {type(error).__name__}: {error}\n"
     loss = sum(loss_of(nn.Sequential(*layers)(x)) for x in batches) / MICROBATCHES
     (due,) = torch.autograd.grad(loss, layers[rank].weight)

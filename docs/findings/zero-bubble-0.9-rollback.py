@@ -6,14 +6,14 @@ What: with `--enable-optimizer-post-validation` a stage steps before it knows wh
   in which that row has no gradient takes the root of it, and the row is NaN for good. Without post validation the
   step is left out, and all is well. Overflows are usual with float16, which the option asks for.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
-  megatron/core/optimizer/zbpp_optimizer_helper.py, rollback_adamw (line 138), called by
-  MixedPrecisionOptimizer.post_validation in optimizer.py (line 728).
+  megatron/core/optimizer/zbpp_optimizer_helper.py, rollback_adamw (line 133), called by
+  MixedPrecisionOptimizer.post_validation in optimizer.py (line 727).
 Why: v + (beta2 - 1) * g * g is not 0 for a v that was rounded. In apex's kernel 1 - beta2 is computed in float32, and
   v is smaller than what is subtracted for every g; with constants in float64, as torch's optimizers have them, rounding
   makes it so for half of them.
 Why it is one: the README says that "a rollback will be issued and then we redo the optimizer step based on the fully
   reduced global state"; numbers may differ without `--enable-exactly-numeric-match`, but NaN is no rounding.
-Requirement: none (the adapter's optimizer is torch's; near TRN-12).
+Requirement: none (the adapter's optimizer is torch's; near TRN-17).
 Schedules: ZB1P, ZB2P, ZBV, V-Half and V-Min with post validation (here only the optimizer's function is run).
 Known: no thread about this is known.
 Possible fix: keep a copy of the moments, as `--enable-exactly-numeric-match` does, or clamp v at 0.
@@ -104,7 +104,8 @@ def train(optimizer_class, *, rolls_back):
     gradient(SEEN)
     optimizer.step()
     nan = float(embedding[NEW].isnan().float().mean())
-    print(f"  after it: NaN are {nan:.2f} of the new rows, {float(embedding[SEEN].isnan().float().mean()):.2f} of the others")
+    others = float(embedding[SEEN].isnan().float().mean())
+    print(f"  after it: NaN are {nan:.2f} of the new rows, {others:.2f} of the others")
 
 
 def main():

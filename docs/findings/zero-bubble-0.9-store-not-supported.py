@@ -1,8 +1,8 @@
 """Where the store for weight gradients is not supported, a step ends in "Pop empty queue".
 
 What: with `--enable-zero-bubble` and `--transformer-impl transformer_engine`, which is Megatron-LM's default, arguments
-  are accepted, a schedule with W is made, and the first W finds nothing to compute: every rank raises an exception in
-  the first step. The schedules with whole backwards are right.
+  are accepted, a schedule with W is made, and the first W finds nothing to compute: the first step ends in an
+  exception. The schedules with whole backwards are right.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/zbpp_utils.py, WeightGradStore.flush (line 254) and pop (line 264).
 Why: split_bw() is false where the store is not supported. flush then puts nothing into the queue, but the runtime calls
@@ -10,8 +10,7 @@ Why: split_bw() is false where the store is not supported. flush then puts nothi
 Why it is one: is_supported says "If not supported, fallback to original schedule". Nothing falls back.
 Requirement: none (the adapter sets what the store asks for; near SCH-1).
 Schedules: ZB1P, ZB2P, ZBV, V-Half, V-Min (run here: 1F1B and ZB1P on two ranks).
-Known: https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/72 (closed) has the same exception, without a
-  cause.
+Known: https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/72 (closed) has the same exception.
 Possible fix: refuse the arguments, or leave W out of the schedule where is_supported() is false.
 
 The engine runs on CUDA devices; here it runs on CPU with gloo, for which calls are patched, and packages of kernels
@@ -152,7 +151,7 @@ def train(rank, name, chosen):
             seq_length=1,
             micro_batch_size=1,
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is shown
+    except Exception as error:
         return f"{name}: {error}\n"
     loss = sum(loss_of(nn.Sequential(*layers)(x)) for x in batches) / MICROBATCHES
     (due,) = torch.autograd.grad(loss, layers[rank].weight)

@@ -1,4 +1,4 @@
-"""With variable_seq_lengths the runtime receives every microbatch into memory of the first one's shape.
+"""With variable_seq_lengths the runtime receives every microbatch into memory of one shape.
 
 What: `variable_seq_lengths` is for microbatches of several lengths. The runtime takes it and receives all of them into
   new tensors of the shape that it is called with. A shorter one is followed by what was in that memory before, and the
@@ -11,7 +11,7 @@ Why: flush makes its tensors by conf.tensor_shape; the shapes are communicated i
   it does not use.
 Why it is one: ModelParallelConfig of the fork says of the argument that it is "Support for variable sequence lengths
   across microbatches. Setting this communicates the size of tensors during pipeline parallelism communication".
-Requirement: FWD-2 and others where microbatches of a step have different sizes.
+Requirement: FWD-2, FWD-24 where microbatches of a step have different sizes.
 Schedules: all of the runtime (run here: 1F1B, ZB1P and ZBV, on two ranks).
 Known: no thread about this is known.
 Possible fix: communicate the shapes in flush, too, or refuse the argument.

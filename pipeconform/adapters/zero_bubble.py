@@ -74,17 +74,17 @@ _KERNELS = (
 """What the engine's models and optimizers import."""
 _RUNTIME = "megatron.core.pipeline_parallel.zerobubble.runtime"
 _V = partial(ScheduleClaim, placement=Placement.V, stages_per_rank=(2,), min_ranks=2, takes_placement=False)
-_SPLIT = {"split_backward": True, "split_weights": "deferred"}
+_SPLIT_V = partial(_V, split_backward=True, split_weights="deferred")
 _CAPABILITIES = Capabilities(
     schedules=(
         ScheduleClaim(name="1F1B", family="one_f_one_b", min_ranks=2),
         ScheduleClaim(name="Interleaved1F1B", stages_per_rank=(2, 3), min_ranks=2),
         _V(name="1F1BV"),
-        ScheduleClaim(name="ZB1P", min_ranks=2, **_SPLIT),
-        ScheduleClaim(name="ZB2P", min_ranks=2, **_SPLIT),
-        _V(name="ZBV", **_SPLIT),
-        _V(name="VHalf", **_SPLIT),
-        _V(name="VMin", **_SPLIT),
+        ScheduleClaim(name="ZB1P", min_ranks=2, split_backward=True, split_weights="deferred"),
+        ScheduleClaim(name="ZB2P", min_ranks=2, split_backward=True, split_weights="deferred"),
+        _SPLIT_V(name="ZBV"),
+        _SPLIT_V(name="VHalf"),
+        _SPLIT_V(name="VMin"),
     ),
     features=frozenset(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.MICROBATCH_LOSSES}
@@ -107,24 +107,18 @@ _CAPABILITIES = Capabilities(
 def _arguments(plan: Plan) -> dict[str, Any]:
     """The engine's arguments that choose the schedule."""
     p = len(plan.ranks.pipeline_ranks)
-    return {
+    v_shaped = {"enable_zero_bubble": True, "zero_bubble_v_schedule": True}
+    chosen: dict[str, dict[str, Any]] = {
         "1F1B": {},
         "Interleaved1F1B": {"interleave_group_size": p},
         "1F1BV": {"enable_1f1b_v": True},
         "ZB1P": {"enable_zero_bubble": True, "zero_bubble_max_pending_backward": p},
         "ZB2P": {"enable_zero_bubble": True, "zero_bubble_max_pending_backward": 2 * p},
-        "ZBV": {"enable_zero_bubble": True, "zero_bubble_v_schedule": True},
-        "VHalf": {
-            "enable_zero_bubble": True,
-            "zero_bubble_v_schedule": True,
-            "zero_bubble_v_schedule_mem_setup": "half",
-        },
-        "VMin": {
-            "enable_zero_bubble": True,
-            "zero_bubble_v_schedule": True,
-            "zero_bubble_v_schedule_mem_setup": "min",
-        },
-    }[plan.schedule]
+        "ZBV": v_shaped,
+        "VHalf": {**v_shaped, "zero_bubble_v_schedule_mem_setup": "half"},
+        "VMin": {**v_shaped, "zero_bubble_v_schedule_mem_setup": "min"},
+    }
+    return chosen[plan.schedule]
 
 
 class _Messages(ModuleType):
@@ -138,8 +132,8 @@ class _Messages(ModuleType):
         return getattr(dist, name)
 
     def isend(self, *, tensor: torch.Tensor, dst: int, group: dist.ProcessGroup) -> Any:
-        """``torch.distributed.isend`` of what is there now: the engine frees it once it is on its way."""
-        return self._kept(dist.isend(tensor.detach(), dst=dst, group=group))
+        """``torch.distributed.isend``."""
+        return self._kept(dist.isend(tensor, dst=dst, group=group))
 
     def irecv(self, *, tensor: torch.Tensor, src: int, group: dist.ProcessGroup) -> Any:
         """``torch.distributed.irecv``."""
@@ -205,13 +199,7 @@ class _Stage(nn.Module):
         (self.received,) = tensors
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        found = self.inner(*(args if self.received is None else (self.received,)), **kwargs)
-        if not isinstance(found, torch.Tensor):
-            return found
-        from megatron.core.utils import make_viewless_tensor
-
-        # as the engine's own models do, because it frees what it has sent
-        return make_viewless_tensor(inp=found, requires_grad=found.requires_grad, keep_graph=True)
+        return self.inner(*(args if self.received is None else (self.received,)), **kwargs)
 
 
 class _ZeroBubblePipeline:
@@ -262,8 +250,8 @@ class _ZeroBubblePipeline:
         )
         self._calculator = num_microbatches_calculator.ConstantNumMicroBatchesCalculator
         runtime.schedule_cache, runtime.shed_node_runtime, runtime.is_auto_schedule = None, None, False
-        # the first step of all begins with messages for NCCL
-        ScheduleTimers.iter_counter = 0 if dist.get_backend() == "nccl" else 1
+        # the first step of all, and evaluations after it, begin with messages for NCCL
+        ScheduleTimers.iter_counter = 0 if dist.get_backend() == "nccl" else 2
         self._store = zbpp_utils.WeightGradStore
         self._store.cache, self._store.weight_grad_queue = [], None
         zbpp_utils.RecomputeStore.recompute_queue = None
@@ -315,7 +303,8 @@ class _ZeroBubblePipeline:
             return StepResult()
         losses, outputs = zip(*reported, strict=True)
         return StepResult(
-            output=tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs), losses=losses
+            output=tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs),
+            losses=losses,
         )
 
     def _edge_shape(self, batch: Batch) -> tuple[int, ...]:
@@ -363,7 +352,9 @@ class ZeroBubble:
 
     def describe(self) -> Description:
         """What the runtime takes; raises `Unsupported` if the fork cannot be imported."""
-        if find_spec("megatron") is None or not has_file("megatron.core", *_RUNTIME.split(".")[2:-1], "runtime.py"):
+        if find_spec("megatron") is None or not has_file(
+            "megatron.core", *_RUNTIME.split(".")[2:-1], "runtime.py"
+        ):
             raise Unsupported(f"the fork of Megatron-LM is not installed: {_REMEDY}")
         return Description(
             name="zero-bubble",
@@ -375,17 +366,19 @@ class ZeroBubble:
     def setup_process(self) -> None:
         """Import the engine without the kernels that it does not use here, and make its groups."""
         stand_in_for(*_KERNELS)
-        without_nvtx = nullcontext() if torch.cuda.is_available() else mock.patch("torch.cuda.nvtx.range", _as_is)
+        without_nvtx = (
+            nullcontext() if torch.cuda.is_available() else mock.patch("torch.cuda.nvtx.range", _as_is)
+        )
         with without_nvtx:
             runtime = import_module(_RUNTIME)
         from megatron.core import parallel_state, timers
         from megatron.core.pipeline_parallel import p2p_communication, schedules
         from megatron.training import global_vars
 
-        script = import_module("pretrain_gpt")
+        script: Any = import_module("pretrain_gpt")
         script.get_batch = next
         global_vars._GLOBAL_TIMERS = timers.Timers(0, "minmax")
-        self._engine = (runtime, schedules, p2p_communication, timers)
+        self._engine: tuple[Any, ...] = (runtime, schedules, p2p_communication, timers)
         self._messages = _Messages()
         arguments = SimpleNamespace(
             pre_communication_optimization=dist.get_backend() == "nccl",  # asks for options of NCCL
@@ -408,7 +401,9 @@ class ZeroBubble:
             claim.placement, num_ranks=len(plan.ranks.pipeline_ranks), num_stages=len(plan.stages)
         )
         if plan.placement != wanted:
-            raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants {wanted}")
+            raise ValueError(
+                f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants {wanted}"
+            )
         on_cpu = plan.ranks.device.type == "cpu"
         for module in self._engine:
             stand_in = _RuntimesTorch if module.__name__ == _RUNTIME else _TorchOnCpu
@@ -459,6 +454,5 @@ def _config(plan: Plan, edge: TensorSpec) -> Any:
         calculate_per_token_loss=plan.loss.reduction == "sum",  # then no loss is divided
         overlap_p2p_comm=True,
         batch_p2p_comm=False,
-        deallocate_pipeline_outputs=True,
         variable_seq_lengths=True,  # microbatches of several sizes may come, as FWD-2 has them
     )
