@@ -1,9 +1,9 @@
 """The first step begins with messages of float32, which are received as the pipeline's dtype.
 
 What: before the first training step the runtime sends a number to every neighbour, so that communicators are made. It
-  is float32. The neighbour receives one number of `pipeline_dtype`: with float16 or bfloat16, which most trainings have, 4
-  bytes are sent where 2 are awaited. Under gloo the receiving process aborts, and no training can begin. Under NCCL
-  it depends on the transport: between machines it is an error.
+  is float32. The neighbour receives one number of `pipeline_dtype`: with float16 or bfloat16, as most trainings have
+  it, 4 bytes are sent where 2 are awaited. Under gloo the receiving process aborts, and no training can begin. Under
+  NCCL it depends on the transport: between machines it is an error.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/pipeline_parallel/zerobubble/runtime.py, bootstrap_and_profile_p2p_communication (line 1202).
 Why: `nccl_init_tensor` is made by torch.Tensor, which is float32; recv_forward and recv_backward make what they receive

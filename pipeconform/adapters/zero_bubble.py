@@ -169,6 +169,11 @@ class _TorchOnCpu(TorchWithoutCuda):
 class _RuntimesTorch(_TorchOnCpu):
     """The same for the module of the runtime, which moves new tensors to its device."""
 
+    def empty(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        """``torch.empty``, where what nothing is written to is seen: the runtime also sends such memory."""
+        (shape,) = size
+        return torch.full(shape, torch.nan, **options)
+
     def tensor(self, data: Any, **options: Any) -> torch.Tensor:
         """``torch.tensor``, which ``cuda`` leaves where it is."""
         return _stays(torch.tensor(data, **options))
@@ -286,11 +291,12 @@ class _ZeroBubblePipeline:
             stage.train(trains)
         self._loss_kwargs = batch.loss_kwargs
         self._set_microbatches(self._calculator(m, 1, 1))
-        first, second, _ = self._edge_shape(batch)
+        iterators = self._iterators(batch)
+        first, second, _ = self._edge_shape(batch, iterators)
         with nullcontext() if trains else torch.no_grad():
             reported = get_forward_backward_func()(
                 forward_step_func=self._forward_step,
-                data_iterator=self._iterators(batch),
+                data_iterator=iterators,
                 model=self._stages,
                 num_microbatches=m,
                 seq_length=first,  # what these two are called does not matter to the runtime
@@ -307,12 +313,13 @@ class _ZeroBubblePipeline:
             losses=losses,
         )
 
-    def _edge_shape(self, batch: Batch) -> tuple[int, ...]:
-        """The shape of all messages of a step."""
+    def _edge_shape(self, batch: Batch, iterators: list[Iterator[Microbatch]]) -> tuple[int, ...]:
+        """The shape of all messages of a step, by its first microbatch, which stays in its iterator."""
         shape = list(self._edge.shape)
-        if batch.source is None and self._edge.batch_dim is not None:
-            samples = tree.tree_leaves(batch.microbatches[0].args)[0].shape[batch.batch_dim]
-            shape[self._edge.batch_dim] = samples
+        if self._edge.batch_dim is not None:
+            microbatch = next(iterators[0])
+            iterators[0] = itertools.chain([microbatch], iterators[0])
+            shape[self._edge.batch_dim] = tree.tree_leaves(microbatch.args)[0].shape[batch.batch_dim]
         return tuple(shape)
 
     def _iterators(self, batch: Batch) -> list[Iterator[Microbatch]]:

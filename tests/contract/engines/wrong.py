@@ -24,6 +24,7 @@ from pipeconform.adapters.nanotron import Nanotron
 from pipeconform.adapters.olmo_core import OlmoCore
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.adapters.torchtitan import Torchtitan
+from pipeconform.adapters.zero_bubble import ZeroBubble
 
 
 class _AveragingPipeline(SingleProcessPipeline):
@@ -81,6 +82,10 @@ class DividesTwiceInGalvatron(_DividedLoss, Galvatron):
 
 class DividesTwiceInTorchtitan(_DividedLoss, Torchtitan):
     """The same with torchtitan."""
+
+
+class DividesTwiceInZeroBubble(_DividedLoss, ZeroBubble):
+    """The same with the runtime of zero-bubble-pipeline-parallelism."""
 
 
 class KeepsOwnersApart(DualPipe):
