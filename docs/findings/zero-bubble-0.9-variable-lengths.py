@@ -3,7 +3,7 @@
 What: `variable_seq_lengths` is for microbatches of several lengths. The runtime takes it and receives all of them into
   new tensors of the shape that it is called with. A shorter one is followed by what was in that memory before, and the
   next stage computes on both. Nothing is raised in an evaluation. A training step gives wrong gradients where outputs
-  are freed, as the training script has it, and the shapes fit each other, as here; elsewhere the rank before raises. The
+  are freed, as the training script has it, and the shapes fit each other, as here; else the rank before raises. The
   schedules of Megatron-LM in the same fork are right.
 Where: sail-sg/zero-bubble-pipeline-parallelism at 39f2c186 (May 2025, megatron-core 0.9.0rc0),
   megatron/core/pipeline_parallel/zerobubble/runtime.py, TrainingIteration.flush (lines 708 and 717).
