@@ -37,6 +37,7 @@ SHIPPED = (
     "automodel.toml",
     "internevo.toml",
     "torchtitan.toml",
+    "zero-bubble.toml",
 )
 """The files of the package, beside this module."""
 
