@@ -43,6 +43,7 @@ BUILT_IN = {
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
     "picotron": "pipeconform.adapters.picotron:Picotron",
     "picotron-undivided": "pipeconform.adapters.picotron:PicotronUndivided",
+    "zero-bubble": "pipeconform.adapters.zero_bubble:ZeroBubble",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",

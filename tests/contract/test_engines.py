@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.adapters.zero_bubble import ZeroBubble
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
+from pipeconform.errors import Unsupported
 from pipeconform.spec import profile, requirement
 
 ENGINES = Path(__file__).parent / "engines"
@@ -32,6 +34,7 @@ RELEASES = {
     "torchtitan": "0.3.0",
     "picotron": "0.1.0",
     "torchgpipe": "0.0.7",
+    "zero-bubble": "0.9.0",  # a checkout, which is no distribution
 }
 
 ASKED = ("FWD-1", "TRN-1", "TRN-2", "TRN-3", "TRN-14", "SCH-1", "SCH-7", "LIF-1", "LIF-6")
@@ -66,6 +69,9 @@ CASES = [
     ("picotron-undivided", "picotron", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "ZBVZeroBubble", (2, 2)),
+    ("zero-bubble", "zero-bubble", "1F1B", (2, 3)),
+    ("zero-bubble", "zero-bubble", "ZB1P", (2, 3)),
+    ("zero-bubble", "zero-bubble", "ZBV", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -110,6 +116,7 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInGalvatron", "hetu-galvatron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesInPicotron", "picotron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInZeroBubble", "zero-bubble", "ZB1P", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
@@ -120,8 +127,12 @@ def _require(distribution: str | None) -> None:
         return
     wanted = f"{distribution}=={RELEASES[distribution]}"
     try:
-        found = metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+        found = (
+            ZeroBubble().describe().version
+            if distribution == "zero-bubble"
+            else metadata.version(distribution)
+        )
+    except (metadata.PackageNotFoundError, Unsupported):
         pytest.skip(f"needs {wanted}, which is not installed")
     if found != RELEASES[distribution]:
         pytest.skip(f"needs {wanted}, but {found} is installed")

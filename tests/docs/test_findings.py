@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.adapters.zero_bubble import ZeroBubble
+from pipeconform.errors import Unsupported
+
 FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings"
 SCRIPTS = sorted(FINDINGS.glob("*.py"))
 RELEASE = re.compile(r"(?P<distribution>.+?)-(?P<version>\d+(\.\d+)+)-")
@@ -23,8 +26,13 @@ def _needs(script):
     named = RELEASE.match(script.name)
     distribution, version = named["distribution"], named["version"]
     try:
-        installed = metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+        # a checkout is no distribution
+        installed = (
+            ZeroBubble().describe().version
+            if distribution == "zero-bubble"
+            else metadata.version(distribution)
+        )
+    except (metadata.PackageNotFoundError, Unsupported):
         installed = "not installed"
     if not f"{installed}.".startswith(f"{version}."):
         pytest.skip(f"about {distribution} {version}, which is {installed} here")

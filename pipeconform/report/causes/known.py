@@ -38,6 +38,7 @@ SHIPPED = (
     "internevo.toml",
     "torchtitan.toml",
     "picotron.toml",
+    "zero-bubble.toml",
 )
 """The files of the package, beside this module."""
 

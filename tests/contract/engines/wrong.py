@@ -25,6 +25,7 @@ from pipeconform.adapters.olmo_core import OlmoCore
 from pipeconform.adapters.picotron import PicotronUndivided
 from pipeconform.adapters.torchgpipe import TorchGPipe
 from pipeconform.adapters.torchtitan import Torchtitan
+from pipeconform.adapters.zero_bubble import ZeroBubble
 
 
 class _AveragingPipeline(SingleProcessPipeline):
@@ -86,6 +87,10 @@ class DividesInPicotron(_DividedLoss, PicotronUndivided):
 
 class DividesTwiceInTorchtitan(_DividedLoss, Torchtitan):
     """The same with torchtitan."""
+
+
+class DividesTwiceInZeroBubble(_DividedLoss, ZeroBubble):
+    """The same with the runtime of zero-bubble-pipeline-parallelism."""
 
 
 class KeepsOwnersApart(DualPipe):
