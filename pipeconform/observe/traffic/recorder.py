@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.cargo import CargoFinder
-from pipeconform.observe.traffic.contents import ContentFinder
+from pipeconform.observe.traffic.contents import Carried, ContentFinder, bytes_of
 from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.records import Traffic
 from pipeconform.ranks.operations import Operation
@@ -21,10 +21,10 @@ __all__ = ["TrafficRecorder"]
 
 
 class _InFlight(NamedTuple):
-    """The memory of an operation that has not been waited for; something may arrive in `brings`."""
+    """The memory of an operation that has not been waited for."""
 
     guards: Sequence[Sent | Received]
-    brings: Sequence[torch.Tensor]
+    carries: Carried
 
 
 class TrafficRecorder:
@@ -109,9 +109,8 @@ class TrafficRecorder:
             received = [Received(tensor) for tensor in tensors]
             guards, arguments = [*received], ([one.memory for one in received], *arguments[1:])
         brings = tensors if self._guard and operation.kind != "send" and not ours else ()
-        if operation.kind == "collective":
-            self.contents.gives(brings)
-        return arguments, _InFlight(guards, brings)
+        before = tuple(map(bytes_of, brings)) if operation.kind == "collective" else ()
+        return arguments, _InFlight(guards, Carried(brings, before))
 
     def on_its_way(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
         """Note the tensor. Work that can wait is done here, because the other side waits for the message."""
@@ -122,7 +121,7 @@ class TrafficRecorder:
     def ended(self, operation: Operation, kept: _InFlight) -> None:
         """Check the operation's memory, and note what it brought."""
         self._check(operation, kept)
-        self.contents.brought(kept.brings)
+        self.contents.brought(kept.carries)
 
     def purpose(self, operation: Operation) -> Due | None:
         """What one of the operations is for; None if unknown."""
@@ -131,11 +130,11 @@ class TrafficRecorder:
         before = self._recorder.operations[: operation.number]
         return due(self.neighbours, operation, before, dict(self.cargo.found))
 
-    def _unseen(self) -> Iterator[torch.Tensor]:
-        """The tensors of collectives that were not waited for: a future's wait is not seen."""
+    def _unseen(self) -> Iterator[Carried]:
+        """What collectives carry that were not waited for: a future's wait is not seen."""
         for operation, kept in self._recorder.open():
             if operation.kind == "collective":
-                yield from kept.brings
+                yield kept.carries
 
     def _check(self, operation: Operation, kept: _InFlight) -> None:
         # every one of them: a receive is handed over here

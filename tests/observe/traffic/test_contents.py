@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeconform.observe.traffic.contents import ContentFinder, bytes_of
+from pipeconform.observe.traffic.contents import Carried, ContentFinder, bytes_of
 from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.observe.traffic.records import Arrived
 from pipeconform.ranks.on_ranks import run_on_ranks
@@ -63,6 +63,18 @@ def by_an_all_gather(rank: int) -> Tensor:
     return parts[0]
 
 
+def after_a_gathering_into_memory_that_held_it(rank: int) -> Tensor:
+    parts = [sent() for _ in range(2)]
+    dist.all_gather(parts, torch.full(SHAPE, float(rank), dtype=torch.float64))
+    return as_it_is(rank)
+
+
+def from_ranks_that_have_the_same(rank: int) -> Tensor:
+    parts = [torch.empty(SHAPE, dtype=torch.float64) for _ in range(2)]
+    dist.all_gather(parts, sent())
+    return parts[0]
+
+
 def waited_for_by_a_future(rank: int) -> Tensor:
     value = sent() if rank == 0 else torch.zeros(SHAPE, dtype=torch.float64)
     dist.broadcast(value, 0, async_op=True).get_future().wait()
@@ -79,6 +91,18 @@ def its_own_part(rank: int) -> Tensor:
     parts = [torch.empty(SHAPE, dtype=torch.float64) for _ in range(2)]
     dist.all_gather(parts, torch.ones(SHAPE, dtype=torch.float64) if rank == 0 else sent())
     return parts[1]
+
+
+def its_own_part_in_one_tensor(rank: int) -> Tensor:
+    whole = torch.empty(2 * SHAPE[0], SHAPE[1], dtype=torch.float64)
+    dist.all_gather_into_tensor(whole, torch.ones(SHAPE, dtype=torch.float64) if rank == 0 else sent())
+    return whole[SHAPE[0] :]
+
+
+def its_own_summand(rank: int) -> Tensor:
+    value = sent() if rank == 1 else torch.zeros(SHAPE, dtype=torch.float64)
+    dist.all_reduce(value)
+    return value
 
 
 def of_the_step_before(rank: int) -> Tensor:
@@ -104,6 +128,8 @@ CAME = [
     in_a_batch,
     by_a_broadcast,
     by_an_all_gather,
+    after_a_gathering_into_memory_that_held_it,
+    from_ranks_that_have_the_same,
     waited_for_by_a_future,
 ]
 
@@ -116,7 +142,11 @@ def test_what_came_is_found_however_it_came(body: Callable[[int], Tensor]) -> No
     assert list(vector.values)[1] == (Arrived(0, 1, 0, (True,)),)
 
 
-@pytest.mark.parametrize("body", [computed_here, its_own_part, of_the_step_before], ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    "body",
+    [computed_here, its_own_part, its_own_part_in_one_tensor, its_own_summand, of_the_step_before],
+    ids=lambda b: b.__name__,
+)
 def test_what_a_rank_has_by_itself_did_not_come(body: Callable[[int], Tensor]) -> None:
     vector = run_on_ranks(_found, body, ranks=2)
 
@@ -128,7 +158,7 @@ def test_what_a_rank_has_by_itself_did_not_come(body: Callable[[int], Tensor]) -
 def test_every_tensor_among_the_inputs_is_looked_for() -> None:
     finder, (one, other) = ContentFinder(), torch.rand(2, 5)
     finder.begin(3)
-    finder.brought([one])
+    finder.brought(Carried([one]))
     finder.passed(2, 7, (one, [other, 1.0]))
 
     assert finder.found == [Arrived(3, 2, 7, (True, False))]
