@@ -319,6 +319,33 @@ def test_a_run_that_judged_nothing_is_never_green(session) -> None:
     assert code == 3
 
 
+LOST = """
+import os, signal, time
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)  # the exception ends it, and Python says so and goes on
+
+def pytest_runtest_logreport(report):
+    if report.when == "call":
+        Last()
+"""
+
+
+def test_an_interrupt_whose_exception_is_lost_ends_the_session_before_the_next_cell(
+    session, tmp_path
+) -> None:
+    (tmp_path / "loses_interrupts.py").write_text(LOST)
+    out = f"--pipeconform-out={tmp_path}"
+    code, _ = session("-p", "loses_interrupts", *SUITES, "--pipeconform-impl=reference", *SMALL, out)
+    result = read_result(tmp_path / "result.json")
+
+    assert code == pytest.ExitCode.INTERRUPTED
+    assert len(result.cells) == 1
+    assert not result.run.complete
+
+
 @tenths.long
 def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -> None:
     with (

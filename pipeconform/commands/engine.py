@@ -18,7 +18,6 @@ from pipeconform.attach.session import Attach
 from pipeconform.campaign.options import Options
 from pipeconform.errors import HarnessError, UsageError
 from pipeconform.plural import plural
-from pipeconform.ranks.interrupts import remembered_interrupts
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
 
@@ -181,9 +180,9 @@ def _agents(attach: Attach | None) -> dict[str, object]:
 def drive(command: Sequence[str]) -> Ended:
     """Run pytest in this process."""
     ended, refusal = Ended(), io.StringIO()
-    with isolated(), remembered_interrupts() as interrupts, contextlib.ExitStack() as parsing:
+    with isolated(), contextlib.ExitStack() as parsing:
         parsing.enter_context(contextlib.redirect_stderr(refusal))
-        ended.code = int(pytest.main(list(command), plugins=[_Watcher(ended, parsing, interrupts)]))
+        ended.code = int(pytest.main(list(command), plugins=[_Watcher(ended, parsing)]))
     if ended.code == pytest.ExitCode.USAGE_ERROR and not ended.usage:
         ended.usage.append(_refused(refusal.getvalue()))
     return ended
@@ -221,10 +220,8 @@ def _set(values: Mapping[str, str | None]) -> None:
 class _Watcher:
     """Collects what pytest's own reporter would have printed; a live run does not load that reporter."""
 
-    def __init__(
-        self, ended: Ended, parsing: contextlib.ExitStack, interrupts: remembered_interrupts
-    ) -> None:
-        self._ended, self._parsing, self._interrupts = ended, parsing, interrupts
+    def __init__(self, ended: Ended, parsing: contextlib.ExitStack) -> None:
+        self._ended, self._parsing = ended, parsing
 
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
@@ -252,12 +249,6 @@ class _Watcher:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             config.pluginmanager.unregister(reporter)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self) -> None:
-        """Stop before the next cell where the exception of an interruption was lost."""
-        if self._interrupts.asked:
-            raise KeyboardInterrupt
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Distinguish Ctrl-C from the other reasons to stop that pytest calls interruptions."""

@@ -22,6 +22,7 @@ from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.errors import ContractError, HarnessError, NoRanksError, TooFewAgentsError, UsageError
 from pipeconform.gate.strict import unexplained
 from pipeconform.ranks.cores import Cores
+from pipeconform.ranks.interrupts import remembered_interrupts
 from pipeconform.ranks.prestart import drop_ahead
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, Result, decode_cell
@@ -79,6 +80,8 @@ class PytestRun:
         )
         self.view: LiveView | None = None
         self.interrupted = False
+        self._interrupts: remembered_interrupts | None = None
+        """Knows whether an interrupt came, in a session that judges in this process."""
         self.complete = False
         """Whether every cell was judged, at the end."""
         self._found: Result | None = None
@@ -149,6 +152,8 @@ class PytestRun:
         """
         if self.distributes:
             return
+        if not self.is_worker:
+            self._interrupts = self._stack.enter_context(remembered_interrupts())
         try:
             self._judging = self._start_judging()
         except (UsageError, ContractError, HarnessError) as error:
@@ -311,6 +316,12 @@ class PytestRun:
         self.gathered.note(cell)  # first, in case the user sees the cell and interrupts
         if self.view is not None:
             self.view.cell(cell)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> None:
+        """Stop before the next cell where the exception of an interrupt was lost, as in a callback of the collector."""
+        if self._interrupts is not None and self._interrupts.asked:
+            raise KeyboardInterrupt
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that the run is not complete."""

@@ -7,7 +7,6 @@ import pytest
 from pipeconform.campaign.options import Options
 from pipeconform.commands.engine import Ended, arguments, drive, unjudged
 from pipeconform.errors import HarnessError, UsageError
-from pipeconform.ranks.interrupts import sigterm_raises
 from pipeconform.report.result import Cell
 
 
@@ -52,36 +51,6 @@ def test_arguments_pytest_cannot_read_are_refused_in_one_line(command):
 
     assert ended.code == pytest.ExitCode.USAGE_ERROR
     assert ended.usage == ["pytest refused its arguments: unrecognized arguments: --no-such-option"]
-
-
-LOST = """
-import os, pathlib, signal, time
-
-class Last:
-    def __del__(self):
-        os.kill(os.getpid(), signal.{signal})
-        time.sleep(5)  # the exception ends it, and Python says so and goes on
-
-def test_one(): Last()
-def test_two(): pathlib.Path("two").touch()
-"""
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_an_interruption_that_a_finalizer_loses_ends_the_run_before_the_next_test(
-    tmp_path, monkeypatch, name
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_lost.py").write_text(LOST.format(signal=name))
-
-    with sigterm_raises(KeyboardInterrupt()):
-        ended = drive(
-            ["-p", "no:cacheprovider", "-c", "/dev/null", "--import-mode=importlib", "test_lost.py"]
-        )
-
-    assert ended.interrupted
-    assert not (tmp_path / "two").exists()
 
 
 @pytest.mark.parametrize(
