@@ -66,9 +66,9 @@ def read_stored(stored: str, *, result: Path) -> Stored:
         return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
     file = result / RESULT_NAME if result.is_dir() else result
     cells = read_result(file).cells
-    broken = next((one for one in cells if one.id == stored and one.case is not None), None)
-    if broken is not None and broken.case is not None:
-        return Stored(name=stored, case=broken.case, requirement=broken.requirement, variant=broken.variant)
+    for one in cells:
+        if one.id == stored and one.case is not None:
+            return Stored(name=stored, case=one.case, requirement=one.requirement, variant=one.variant)
     violations = {v.id: (cell, v) for cell in cells for v in cell.violations}
     if stored not in violations:
         if not violations:

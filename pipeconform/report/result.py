@@ -214,6 +214,10 @@ class Cell(_Data, frozen=True, kw_only=True):
         """``TRN-4:GPipe:default``; `pipeconform replay ID` finds the `case`."""
         return f"{self.requirement}:{self.schedule}:{self.variant}"
 
+    def replay(self, implementation: Implementation) -> str:
+        """The command that executes the `case` again; empty without one."""
+        return "" if self.case is None else f"pipeconform replay {self.id} --impl {implementation.reference}"
+
     @property
     def is_judged(self) -> bool:
         """Whether it is a verdict on the implementation: something was compared, or was wrong."""

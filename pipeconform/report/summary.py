@@ -180,10 +180,9 @@ def _notes(result: Result, *, where: Path | None, verbose: bool) -> Iterator[Tex
         line.append(f"  {several[0].requirement}{under(several[0].schedule)}{variant}{more}: {first}")
         for other in others[:_MOST_LINES]:
             line.append(f"\n      {other}")
-        if several[0].case is not None:
-            command = f"pipeconform replay {several[0].id} --impl {result.implementation.reference}"
-            command = with_result(command, where=where)
-            line.append(f"\n      once more, or in a debugger with --pdb RANK: {command}")
+        if command := several[0].replay(result.implementation):
+            again = with_result(command, where=where)
+            line.append(f"\n      once more, or in a debugger with --pdb RANK: {again}")
         yield line
 
 

@@ -167,6 +167,5 @@ def _notes(result: Result) -> Iterator[tuple[StatusView, str, str]]:
     for (_, reason), several in found.items():
         more = f" and {len(several) - 1} more" if len(several) > 1 else ""
         words = f"{several[0].requirement}{under(several[0].schedule)}{more}"
-        replay = f"\npipeconform replay {several[0].id} --impl {result.implementation.reference}"
-        again = "" if several[0].case is None else replay
-        yield status_view(several[0].status), words, shown(reason + again)
+        text = f"{reason}\n{several[0].replay(result.implementation)}".rstrip("\n")
+        yield status_view(several[0].status), words, shown(text)
