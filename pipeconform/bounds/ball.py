@@ -35,6 +35,7 @@ samples is below a quarter of the scale with probability at most exp(−n·KL(½
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -89,7 +90,8 @@ class Unit(NamedTuple):
 
     def rounding(self, magnitude: Tensor, times: float | Tensor = 1.0) -> Tensor:
         """The most that `times` roundings of numbers up to `magnitude` can add up to (0 where all are 0)."""
-        return (magnitude * self.u + (magnitude > 0) * self.tiny) * times
+        most = torch.add(magnitude * self.u, magnitude.sign(), alpha=self.tiny)
+        return most if isinstance(times, float | int) and times == 1 else most * times
 
 
 class Ball:
@@ -111,24 +113,24 @@ class Ball:
         """`dev` is the linear part of the error and `fresh` the rest; without either, all of `rad` is fresh."""
         self.mid, self.unit, self.terms = mid, unit, terms
         # Infinities and NaN are compared as such, without a radius; an unknown radius is infinite.
-        finite = mid.isfinite()
-        certain = None if bool(finite.all()) else ~finite
+        certain = None if _is_finite(mid) else ~mid.isfinite()
         rad = torch.nan_to_num(rad * _SLACK, nan=torch.inf, posinf=torch.inf).broadcast_to(mid.shape)
         rad = rad if certain is None else rad.masked_fill(certain, 0.0)
         fresh = rad if dev is None and fresh is None else fresh
         if unit.sampler.count and fresh is not None and bool(fresh.any()):
-            noise = fresh * unit.sampler.draw(mid)
-            dev = noise if dev is None else dev + noise
+            noise = unit.sampler.draw(mid)
+            dev = noise.mul_(fresh) if dev is None else torch.addcmul(dev, fresh, noise)
         if dev is not None:
             dev = dev.broadcast_to(len(dev), *mid.shape)
             dev = dev if certain is None else dev.masked_fill(certain, 0.0)
             sharp = _SAFETY * dev.abs().median(0).values
-            sharp = torch.nan_to_num(sharp, nan=torch.inf, posinf=torch.inf)
-            lost = sharp.isinf() & rad.isfinite()
-            dev = torch.where(lost, rad * unit.sampler.draw(mid), dev) if bool(lost.any()) else dev
+            if not _is_finite(sharp):
+                sharp = torch.nan_to_num(sharp, nan=torch.inf, posinf=torch.inf)
+                lost = sharp.isinf() & rad.isfinite()
+                dev = torch.where(lost, rad * unit.sampler.draw(mid), dev) if bool(lost.any()) else dev
             rad = torch.minimum(rad, sharp)
         self.rad, self.dev = rad, dev
-        self.mass = mid.abs() + 2 * rad if mass is None else mass
+        self.mass = _top(mid, rad) if mass is None else mass
 
     @classmethod
     def exact(cls, mid: Tensor, unit: Unit) -> Ball:
@@ -142,11 +144,10 @@ class Ball:
     def recorded(
         cls, mid: Tensor, rad: Tensor, unit: Unit, *, mass: Tensor, terms: int, dev: Tensor | None
     ) -> Ball:
-        """A value computed earlier (copied, so that a later in-place write does not change it)."""
+        """A value computed earlier, whose error is not copied: it holds until that value is written again."""
         ball = object.__new__(cls)
-        ball.mid, ball.rad, ball.unit, ball.terms = mid, rad.clone(), unit, terms
-        ball.mass = torch.maximum(mass, mid.abs() + 2 * rad)
-        ball.dev = None if dev is None else dev.clone()
+        ball.mid, ball.rad, ball.unit, ball.terms, ball.dev = mid, rad, unit, terms, dev
+        ball.mass = torch.maximum(mass, _top(mid, rad))
         return ball
 
     @classmethod
@@ -160,8 +161,10 @@ class Ball:
 
     def _same(self, **changes: object) -> Ball:
         ball = object.__new__(Ball)
-        for name in Ball.__slots__:
-            setattr(ball, name, changes.get(name, getattr(self, name)))
+        ball.mid, ball.rad, ball.mass, ball.dev = self.mid, self.rad, self.mass, self.dev
+        ball.unit, ball.terms = self.unit, self.terms
+        for name, value in changes.items():
+            setattr(ball, name, value)
         return ball
 
     def at(self, unit: Unit) -> Ball:
@@ -202,7 +205,7 @@ class Ball:
     @property
     def top(self) -> Tensor:
         """The largest magnitude that any evaluation can have."""
-        return self.mid.abs() + 2 * self.rad
+        return _top(self.mid, self.rad)
 
     # -- additions: any order --------------------------------------------------------------------------
 
@@ -213,8 +216,10 @@ class Ball:
         mid, mass = self.mid + other.mid, self.mass + other.mass
         rounding = unit.u * (other.terms * self.mass + self.terms * other.mass)
         doubt = self.rad + other.rad
-        integers = (mid == mid.round()) & (self.mid == self.mid.round()) & (mass * unit.u < 1) & (doubt == 0)
-        rounding = rounding.masked_fill(integers, 0.0)
+        exact = doubt == 0
+        if bool(exact.any()):
+            integers = (mid == mid.round()) & (self.mid == self.mid.round()) & (mass * unit.u < 1) & exact
+            rounding = rounding.masked_fill(integers, 0.0)
         dev = _joined(mid.ndim, self.dev, other.dev)
         return Ball(mid, doubt + rounding, unit, mass=mass, terms=terms, dev=dev, fresh=rounding)
 
@@ -386,6 +391,15 @@ def choose(condition: Ball, yes: Ball, no: Ball) -> Ball:
     right = _times(no.dev, (~take & ~doubt).double(), mid.ndim)
     dev = _joined(mid.ndim, left, right)
     return Ball(mid, rad, unit, mass=mass, terms=max(yes.terms, no.terms), dev=dev, fresh=step)
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether all elements are finite; their sum is, then, unless it overflows."""
+    return math.isfinite(value.sum().item()) or bool(value.isfinite().all())
+
+
+def _top(mid: Tensor, rad: Tensor) -> Tensor:
+    return torch.add(mid.abs(), rad, alpha=2)
 
 
 def _where(present: Tensor, value: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ Nothing is perturbed: the real kernels run on the real tensors, once; the analys
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
@@ -130,6 +131,21 @@ class _Shadows:
         size = storage.nbytes() // tensor.element_size()
         old = self._entries.get(key)
         whole = tensor.numel() == size
+        terms = ball.terms if old is None or whole else max(ball.terms, old.terms)
+        if whole and tensor.is_contiguous():
+            rad, mass = _copied(ball.rad, tensor), _copied(ball.mass, tensor)
+            dev = None if ball.dev is None else _copied(lift(ball.dev, tensor.ndim), tensor, len(ball.dev))
+        else:
+            rad, mass, dev = self._written(tensor, ball, size, old, whole=whole)
+        weak = StorageWeakRef(storage) if old is None else old.storage  # type: ignore[no-untyped-call]
+        self._entries[key] = _Shadow(weak, tensor.element_size(), rad, mass, dev, terms)
+        if len(self._entries) > self._sweep_at:
+            self._sweep()
+
+    def _written(
+        self, tensor: Tensor, ball: Ball, size: int, old: _Shadow | None, *, whole: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The shadow of a storage of `size` elements, some of which `tensor` shows, or shows in another order."""
 
         def flat(before: Tensor | None, lead: tuple[int, ...] = ()) -> Tensor:
             if before is not None and before.shape[-1] == size:
@@ -149,11 +165,7 @@ class _Shadows:
             _like(dev, tensor).copy_(
                 ball.rad.new_zeros(()) if ball.dev is None else lift(ball.dev, tensor.ndim)
             )
-        terms = ball.terms if old is None or whole else max(ball.terms, old.terms)
-        weak = StorageWeakRef(storage) if old is None else old.storage  # type: ignore[no-untyped-call]
-        self._entries[key] = _Shadow(weak, tensor.element_size(), rad, mass, dev, terms)
-        if len(self._entries) > self._sweep_at:
-            self._sweep()
+        return rad, mass, dev
 
     def _sweep(self) -> None:
         # The weak reference keeps the address of a dead storage from being reused until it is dropped here.
@@ -208,7 +220,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def error(self, tensor: Tensor) -> Tensor:
         """E: no legitimate evaluation of this tensor is further from its exact value (float64)."""
         with _disable_current_modes(), torch.no_grad():
-            return self._shadows.read(tensor).rad
+            return self._shadows.read(tensor).rad.clone()
 
     def bound(self, tensor: Tensor) -> Tensor:
         """The most by which two legitimate evaluations may differ: 2E and one constant factor more (float64).
@@ -229,20 +241,17 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the real operation on the real tensors, then record its errors."""
-        kwargs, name = kwargs or {}, _name(func)
-        if name == "complex":  # its parts are real, and views of their memory have their errors
+        kwargs, operation = kwargs or {}, _operation(func)
+        if operation.name == "complex":  # its parts are real, and views of their memory have their errors
             with self:
                 return torch.view_as_complex(torch.stack(args, dim=-1))
-        if not _known(func, name):  # below autograd, composite operations arrive in one piece
+        if not operation.known:  # below autograd, composite operations arrive in one piece
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
-        named = _bind(func, args, kwargs)
-        written = [
-            a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-        ]
-        written += _SILENT_WRITES.get(name, ())
+        named = operation.bind(args, kwargs)
+        written = operation.written
         before = named | {key: self._snapshot(named[key]) for key in written if key in named}
         result = func(*args, **kwargs)
         outputs = list(result) if isinstance(result, (list, tuple)) else [result]
@@ -252,7 +261,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         targets = [t for t in targets if t is not None or not wrote]
         targets += [t for t in wrote if not any(t is out for out in targets)]
         with torch.no_grad():
-            self._account(func, name, before, targets, in_place=bool(wrote))
+            self._account(func, operation.name, before, targets, in_place=bool(wrote))
         return result
 
     def _snapshot(self, value: Any) -> Any:
@@ -269,10 +278,10 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _account(
         self, func: Any, name: str, named: Mapping[str, Any], targets: list[Tensor | None], *, in_place: bool
     ) -> None:
-        present = [t for t in targets if t is not None]
-        inputs = list(tensors_in(tuple(named.values())))
         if name in _NO_VALUE:
             return
+        present = [t for t in targets if t is not None]
+        inputs = list(tensors_in(tuple(named.values())))
         if not present:
             if any(self._shadows.in_doubt(t) for t in inputs):
                 raise UnknownOperation(f"{func} takes an inexact value out of its tensor")
@@ -321,7 +330,11 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except NotImplementedError as reason:
             raise UnknownOperation(f"no error rule for {func} with {reason}") from None
         balls = [found] if isinstance(found, Ball) else list(found)
-        if self._once and name == _name(func) and any(t is not None and t.dtype in NARROW for t in targets):
+        if (
+            self._once
+            and name == _operation(func).name
+            and any(t is not None and t.dtype in NARROW for t in targets)
+        ):
             balls = rounded_once(call, rule, record=self._shadows.write, plainly=balls)
         lost = name in _POSITIONS and any(
             not t.is_floating_point() and self._shadows.in_doubt(t) for t in tensors_in(tuple(named.values()))
@@ -335,7 +348,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._shadows.write(target, ball.plus(torch.full_like(ball.rad, torch.inf)) if lost else ball)
 
     def _rule(self, func: Any, name: str) -> Rule:
-        if not _known(func, name):
+        if not _has_rule(func, name):
             raise UnknownOperation(f"no error rule for {func}; a bound without one would lie")
         return RULES.get(name, self._decomposed)
 
@@ -370,32 +383,58 @@ _SINGULAR_OF: Final = MappingProxyType(
 )
 
 
-def _known(func: Any, name: str) -> bool:
+class _Operation(NamedTuple):
+    """What is the same about an operation however it is called."""
+
+    name: str
+    """Without namespace, overload and in-place underscore."""
+    known: bool
+    """Whether there is a rule for it, or for what it is made of."""
+    arguments: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    written: tuple[str, ...]
+    """The arguments that it writes into."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments by name, including defaults."""
+        named = dict(zip(self.arguments, args, strict=False))
+        for name in self.arguments[len(args) :]:
+            if name in kwargs:
+                named[name] = kwargs[name]
+            elif name in self.defaults:
+                named[name] = self.defaults[name]
+        return named
+
+
+@functools.cache
+def _operation(func: Any) -> _Operation:
+    schema = func._schema
+    name = str(schema.name).rpartition("::")[2]
+    name = name if name.startswith("__") else name.removesuffix("_")
+    writes = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return _Operation(
+        name=name,
+        known=_has_rule(func, name),
+        arguments=tuple(a.name for a in schema.arguments),
+        defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},
+        written=(*writes, *_SILENT_WRITES.get(name, ())),
+    )
+
+
+def _has_rule(func: Any, name: str) -> bool:
     return func.namespace == "aten" and (name in RULES or name in DECOMPOSED)
-
-
-def _name(func: Any) -> str:
-    """The operation's name without namespace, overload and in-place underscore."""
-    name = str(func._schema.name).rpartition("::")[2]
-    return name if name.startswith("__") else name.removesuffix("_")
-
-
-def _bind(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments by name, including defaults."""
-    named: dict[str, Any] = {}
-    for position, argument in enumerate(func._schema.arguments):
-        if position < len(args):
-            named[argument.name] = args[position]
-        elif argument.name in kwargs:
-            named[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            named[argument.name] = argument.default_value
-    return named
 
 
 def _item(value: Any, index: int) -> Any:
     numbers = isinstance(value, Tensor) and value.dim()  # `scalars` in one tensor
     return value[index] if numbers or isinstance(value, (list, tuple)) else value
+
+
+def _copied(value: Tensor, tensor: Tensor, *lead: int) -> Tensor:
+    """The elements of a contiguous `tensor`'s shadow (or of samples of it), flat, in memory of their own."""
+    shape = (*lead, *tensor.shape)
+    value = value if value.shape == shape else value.expand(shape)
+    return value.clone(memory_format=torch.contiguous_format).view(*lead, -1)
 
 
 def _like(flat: Tensor, tensor: Tensor) -> Tensor:

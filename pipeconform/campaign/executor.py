@@ -224,7 +224,9 @@ class Executor:
         @functools.cache
         def bounded(bounds: Bounds) -> Reference:
             masks = masks_of(execution.case, execution.shown)
-            question = self._question(execution.case, masks=masks, bounds=bounds, flow=flow)
+            # what passes between stages costs little beside the analysis, which localising would repeat for it
+            passing = flow or bounds == "running"
+            question = self._question(execution.case, masks=masks, bounds=bounds, flow=passing)
             return _decoded(self._bounded_answer(question, execution.case))
 
         return bounded

@@ -292,12 +292,13 @@ def test_evidence_has_the_reference_as_it_was_asked_for():
     executor.evidence(execution, copied=True)
     assert plain.bounded("running").steps[0].gradient_bounds
     assert plain.bounded("running") is plain.bounded("running")
+    executor.evidence(execution, flow=True).bounded("running")
     asked = [msgspec.msgpack.decode(one, type=Question) for one in pools.questions]
     assert [(one.bounds, one.copied, one.flow) for one in asked] == [
         ("none", False, False),
         ("none", False, True),
         ("none", True, False),
-        ("running", False, False),
+        ("running", False, True),  # with what passes between stages: the same answer serves localising
     ]
     assert {(one.loss_over, one.case.schedule) for one in asked} == {("batch", "")}
 
