@@ -7,9 +7,12 @@ microbatches there are is set for the process.
 
 The engine is made for CUDA. On the CPU the module that sends and receives is given a torch whose calls mean the CPU,
 and groups that say they are NCCL's: with others it sends one by one, with NCCL in batches, which is what is judged.
-Groups are made with the backend of the default group, as the engine documents it; without that it asks for NCCL (E106).
-They are made once in a process, because the engine cannot make them again (E107); those of replicas, which it counts in
-one order only, are the plan's, and their stages are in torch's wrapper, as its `build_model` has them by default.
+Groups are made once in a process, with the backend of the default group, as the engine documents it; without that it
+asks for NCCL (E106). Those of replicas, which it counts in one order only, are the plan's, and their stages are in
+torch's wrapper, as its `build_model` has them by default.
+
+Not claimed: keyword arguments and several tensors, since batches are lists of tensors, and messages have one shape; a
+first stage without trained parameters, which its backward does not expect; models with an encoder and a decoder.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ from pipeconform.errors import Unsupported
 
 __all__ = ["Apex"]
 
-_REMEDY = "put a checkout of github.com/NVIDIA/apex at tag 25.09 on the import path, the last release that has it"
+_REMEDY = (
+    "put a checkout of github.com/NVIDIA/apex at tag 25.09 on the import path, the last release that has it"
+)
 _OF_PIPELINES = ("_PIPELINE_MODEL_PARALLEL_GROUP", "_PIPELINE_GLOBAL_RANKS", "_MODEL_PARALLEL_GROUP")
 """What the engine's functions ask for of a pipeline and its ranks, as its module has them."""
 _CAPABILITIES = Capabilities(
@@ -178,7 +183,9 @@ class _ApexPipeline:
             data_parallel_size=1,
         )
         if utils.get_num_microbatches() != batch.num_microbatches:
-            raise ValueError(f"{len(given[0])} samples are no {batch.num_microbatches} microbatches of {size}")
+            raise ValueError(
+                f"{len(given[0])} samples are no {batch.num_microbatches} microbatches of {size}"
+            )
         parallel_state.set_virtual_pipeline_model_parallel_world_size(self._chunks)
         parallel_state.set_virtual_pipeline_model_parallel_rank(None if self._chunks is None else 0)
         step = get_forward_backward_func(self._chunks, len(self._plan.ranks.pipeline_ranks))
@@ -231,7 +238,7 @@ class Apex:
     """Adapter for ``apex.transformer.pipeline_parallel``."""
 
     def describe(self) -> Description:
-        """The schedules' documented features; raises `Unsupported` if apex lacks them, as it does since January 2026."""
+        """The schedules' documented features; raises `Unsupported` if apex lacks them, as since January 2026."""
         if not has_file("apex", "transformer", "pipeline_parallel", "p2p_communication.py"):
             raise Unsupported(f"apex.transformer.pipeline_parallel is not installed: {_REMEDY}")
         return Description(
@@ -290,7 +297,9 @@ def _release() -> str:
     except metadata.PackageNotFoundError:
         spec = find_spec("apex")
         setup = Path((spec and spec.origin) or "").parents[1] / "setup.py"
-        found = re.search(r'^\s*version="([^"]+)"', setup.read_text(), re.MULTILINE) if setup.is_file() else None
+        found = (
+            re.search(r'^\s*version="([^"]+)"', setup.read_text(), re.MULTILINE) if setup.is_file() else None
+        )
         return found[1] if found else "unknown"
 
 
