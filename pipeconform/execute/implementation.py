@@ -44,6 +44,7 @@ BUILT_IN = {
     "picotron": "pipeconform.adapters.picotron:Picotron",
     "picotron-undivided": "pipeconform.adapters.picotron:PicotronUndivided",
     "zero-bubble": "pipeconform.adapters.zero_bubble:ZeroBubble",
+    "apex": "pipeconform.adapters.apex:Apex",
     "dualpipe": "pipeconform.adapters.dualpipe:DualPipe",
     "dualpipe-default": "pipeconform.adapters.dualpipe:DualPipeDefault",
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",

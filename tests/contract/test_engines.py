@@ -6,11 +6,13 @@ sets up an environment that has them all.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from pipeconform.adapters.apex import Apex
 from pipeconform.adapters.zero_bubble import ZeroBubble
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.cell import judge_cell
@@ -34,8 +36,11 @@ RELEASES = {
     "torchtitan": "0.3.0",
     "picotron": "0.1.0",
     "torchgpipe": "0.0.7",
-    "zero-bubble": "0.9.0",  # a checkout, which is no distribution
+    "zero-bubble": "0.9.0",
+    "apex": "0.1",
 }
+CHECKOUTS = {"zero-bubble": ZeroBubble, "apex": Apex}
+"""Engines that are no distribution; their adapters know the release."""
 
 ASKED = ("FWD-1", "TRN-1", "TRN-2", "TRN-3", "TRN-14", "SCH-1", "SCH-7", "LIF-1", "LIF-6")
 CASES = [
@@ -72,6 +77,8 @@ CASES = [
     ("zero-bubble", "zero-bubble", "1F1B", (2, 3)),
     ("zero-bubble", "zero-bubble", "ZB1P", (2, 3)),
     ("zero-bubble", "zero-bubble", "ZBV", (2, 2)),
+    ("apex", "apex", "1F1B", (1, 3)),
+    ("apex", "apex", "Interleaved1F1B", (3, 3)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
@@ -117,6 +124,7 @@ MISTAKES = [
     (f"{WRONG}:DividesInPicotron", "picotron", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInZeroBubble", "zero-bubble", "ZB1P", "TRN-3"),
+    (f"{WRONG}:DividesTwiceInApex", "apex", "1F1B", "TRN-3"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
@@ -128,8 +136,8 @@ def _require(distribution: str | None) -> None:
     wanted = f"{distribution}=={RELEASES[distribution]}"
     try:
         found = (
-            ZeroBubble().describe().version
-            if distribution == "zero-bubble"
+            CHECKOUTS[distribution]().describe().version
+            if distribution in CHECKOUTS
             else metadata.version(distribution)
         )
     except (metadata.PackageNotFoundError, Unsupported):
@@ -249,6 +257,14 @@ def test_what_is_known_of_picotron_is_seen(schedule):
     found = {"FWD-24": "error", "TRN-3": "failed"}
     with campaign_of(_options("picotron", (2, 2))) as campaign:
         assert _statuses(campaign, tuple(found), schedule) == found
+
+
+@pytest.mark.slow
+def test_what_is_known_of_apex_is_seen():
+    """Finding E105, which takes two replicas of two stages."""
+    _require("apex")
+    with campaign_of(replace(_options("apex", (4, 4)), examples=12)) as campaign:
+        assert _statuses(campaign, ("DPC-1",), "1F1B") == {"DPC-1": "failed"}
 
 
 NAMED = ("SCH-2", "SCH-3", "LIF-3", "LIF-7")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.adapters.apex import Apex
 from pipeconform.adapters.zero_bubble import ZeroBubble
 from pipeconform.errors import Unsupported
 
 FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings"
 SCRIPTS = sorted(FINDINGS.glob("*.py"))
 RELEASE = re.compile(r"(?P<distribution>.+?)-(?P<version>\d+(\.\d+)+)-")
+CHECKOUTS = {"zero-bubble": ZeroBubble, "apex": Apex}
+"""Engines that are no distribution; their adapters know the release."""
 NUMBER = re.compile(r"(-?\d+\.\d+)")
 
 
@@ -26,10 +29,9 @@ def _needs(script):
     named = RELEASE.match(script.name)
     distribution, version = named["distribution"], named["version"]
     try:
-        # a checkout is no distribution
         installed = (
-            ZeroBubble().describe().version
-            if distribution == "zero-bubble"
+            CHECKOUTS[distribution]().describe().version
+            if distribution in CHECKOUTS
             else metadata.version(distribution)
         )
     except (metadata.PackageNotFoundError, Unsupported):

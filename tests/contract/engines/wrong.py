@@ -10,6 +10,7 @@ from pipeconform.reference_impl.single_process import SingleProcessPipeline, Sin
 from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
+from pipeconform.adapters.apex import Apex
 from pipeconform.adapters.automodel import AutoModel
 from pipeconform.adapters.colossalai import ColossalAI
 from pipeconform.adapters.deepspeed import DeepSpeed
@@ -91,6 +92,10 @@ class DividesTwiceInTorchtitan(_DividedLoss, Torchtitan):
 
 class DividesTwiceInZeroBubble(_DividedLoss, ZeroBubble):
     """The same with the runtime of zero-bubble-pipeline-parallelism."""
+
+
+class DividesTwiceInApex(_DividedLoss, Apex):
+    """The same with apex."""
 
 
 class KeepsOwnersApart(DualPipe):
