@@ -23,7 +23,7 @@ from pipeconform.spec import STANDARD_VERSION
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]
 
 _TRIED = 3  # cases of one turn, of which the last is kept
-_SOUGHT = 24  # cases among which a plain one with a long step is looked for
+_SOUGHT = 24  # cases among which one is looked for that a small corpus lacks
 CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
@@ -36,6 +36,13 @@ class _Ended(BaseException):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class _Found(BaseException):
+    """Ends the drawing with the case that was looked for; Hypothesis would go on after an `Exception`."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
 
 
 class Drawable(Protocol[CaseT_co]):
@@ -136,41 +143,58 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
     """The distinct cases of a corpus, in the order in which Hypothesis draws them.
 
     If its subject has members, they take turns, from one schedule to the next: then small corpora reach many of them,
-    and large ones all.
+    and large ones all. If none of the cases has two ranks and two microbatches, the last one makes way for such a case.
     """
     if corpus.turn is None and SUBJECTS[corpus.focus].members:
-        trains = SUBJECTS[corpus.focus].trains
-        names = [one.name for one in corpus.limits.capabilities.schedules if one.trains or not trains]
-        begin = names.index(corpus.schedule.name) * corpus.size
-        turns = (replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size))
-        # the first case that Hypothesis draws is the simplest one
-        return tuple({case.digest: case for case in (drawn(one)[-1] for one in turns)}.values())
+        return _in_turns(corpus)
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:
         found.setdefault(case.digest, case)
 
     run_strategy(corpus, keep, max_examples=corpus.size)
-    if corpus.focus is Focus.PLAIN and not any(map(_is_steady, found.values())):
-        found |= {case.digest: case for case in _one_steady(corpus)}
-    return tuple(found.values())
+    distinct = list(found.values())
+    if corpus.turn is None and not any(map(_is_pipelined, distinct)):
+        distinct[-1:] = _further(corpus, _is_pipelined) or distinct[-1:]
+    if corpus.focus is Focus.PLAIN and not any(map(_is_steady, distinct)):
+        distinct += _further(corpus, _is_steady)
+    return tuple(distinct)
+
+
+def _in_turns(corpus: Corpus) -> tuple[Case, ...]:
+    """The distinct cases of a corpus whose subject has members, one for each turn."""
+    trains = SUBJECTS[corpus.focus].trains
+    names = [one.name for one in corpus.limits.capabilities.schedules if one.trains or not trains]
+    begin = names.index(corpus.schedule.name) * corpus.size
+    turns = [replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size)]
+    found = [drawn(one)[-1] for one in turns]  # the first case that Hypothesis draws is the simplest one
+    if not any(map(_is_pipelined, found)):
+        found[-1:] = _further(turns[-1], _is_pipelined) or found[-1:]
+    return tuple({case.digest: case for case in found}.values())
+
+
+def _is_pipelined(case: Case) -> bool:
+    """Whether several microbatches pass through several ranks: much that is wrong shows with one of either nowhere."""
+    return case.num_ranks > 1 and any(run.num_microbatches > 1 for run in case.runs)
 
 
 def _is_steady(case: Case) -> bool:
-    """Whether there are more microbatches than ranks: then ranks come to alternate forwards and backwards."""
-    return case.num_ranks > 1 and all(run.num_microbatches > case.num_ranks for run in case.runs)
-
-
-def _one_steady(corpus: Corpus) -> list[Case]:
-    """The first such case that is drawn further on; none if the schedule or the limits have no such cases.
+    """Whether there are more microbatches than ranks: then ranks come to alternate forwards and backwards.
 
     What is judged of plain cases is what most people do most of the time; a small corpus may have only short steps.
     """
-    steady: list[Case] = []
+    return case.num_ranks > 1 and all(run.num_microbatches > case.num_ranks for run in case.runs)
 
-    def keep(case: Case) -> None:
-        if not steady and _is_steady(case):
-            steady.append(case)
 
-    run_strategy(corpus, keep, max_examples=corpus.size + _SOUGHT)
-    return steady
+def _further(corpus: Corpus, wanted: Callable[[Case], bool]) -> list[Case]:
+    """The first such case that is drawn further on; none if the schedule or the limits have no such cases."""
+
+    def stop(case: Case) -> None:
+        if wanted(case):
+            raise _Found(case)
+
+    try:
+        run_strategy(corpus, stop, max_examples=corpus.size + _SOUGHT)
+    except _Found as found:
+        return [found.case]
+    return []

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pipeconform.campaign.corpus import Corpus, Interesting, corpus_seed, drawn, run_strategy
 from pipeconform.campaign.minimise import Budget, minimise
 from pipeconform.case.case import Case
+from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subjects.together import pairs_in
 from pipeconform.case.focus import Focus, Limits
@@ -199,3 +200,37 @@ def test_some_plain_case_has_more_microbatches_than_ranks(schedule, size):
 
 def test_on_one_rank_there_is_none():
     assert {case.num_ranks for case in _plain("GPipe", size=2, max_ranks=1)} == {1}
+
+
+_GPIPE = EVERYTHING.schedule("GPipe")
+_FOUR_RANKS = Limits(capabilities=EVERYTHING, min_ranks=1, max_ranks=4)
+
+
+@pytest.mark.parametrize(
+    "focus",
+    [one for one in Focus if is_claimed(one, _GPIPE, EVERYTHING) and reachable(_FOUR_RANKS, _GPIPE, one)],
+)
+def test_of_few_cases_one_has_several_microbatches_on_several_ranks(focus):
+    corpora = [
+        Corpus(limits=_FOUR_RANKS, schedule=_GPIPE, focus=focus, seed=seed, size=2) for seed in range(4)
+    ]
+
+    for cases in map(drawn, corpora):
+        assert any(
+            case.num_ranks > 1 and any(run.num_microbatches > 1 for run in case.runs) for case in cases
+        )
+        assert len(cases) <= 2 + (focus is Focus.PLAIN)
+
+
+def test_a_case_that_makes_way_is_the_last_one():
+    corpora = [
+        Corpus(limits=_FOUR_RANKS, schedule=claim, focus=Focus.BUFFERS, seed=seed, size=3)
+        for claim in EVERYTHING.schedules
+        for seed in range(4)
+    ]
+    for corpus in corpora:
+        as_drawn = []
+        run_strategy(corpus, as_drawn.append, max_examples=corpus.size)
+
+        kept = [case.digest for case in drawn(corpus)]
+        assert kept[:2] == list(dict.fromkeys(case.digest for case in as_drawn))[:2]
