@@ -143,7 +143,8 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
     """The distinct cases of a corpus, in the order in which Hypothesis draws them.
 
     If its subject has members, they take turns, from one schedule to the next: then small corpora reach many of them,
-    and large ones all. If none of the cases has two ranks and two microbatches, the last one makes way for such a case.
+    and large ones all. If none of the cases has several microbatches on several ranks, the last one makes way for such
+    a case; of a subject about replicas, for one with several of these, too.
     """
     if corpus.turn is None and SUBJECTS[corpus.focus].members:
         return _in_turns(corpus)
@@ -154,8 +155,8 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
 
     run_strategy(corpus, keep, max_examples=corpus.size)
     distinct = list(found.values())
-    if corpus.turn is None and not any(map(_is_pipelined, distinct)):
-        distinct[-1:] = _further(corpus, _is_pipelined) or distinct[-1:]
+    if corpus.turn is None:
+        distinct = _with_a_pipeline(distinct, corpus)
     if corpus.focus is Focus.PLAIN and not any(map(_is_steady, distinct)):
         distinct += _further(corpus, _is_steady)
     return tuple(distinct)
@@ -168,9 +169,20 @@ def _in_turns(corpus: Corpus) -> tuple[Case, ...]:
     begin = names.index(corpus.schedule.name) * corpus.size
     turns = [replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size)]
     found = [drawn(one)[-1] for one in turns]  # the first case that Hypothesis draws is the simplest one
-    if not any(map(_is_pipelined, found)):
-        found[-1:] = _further(turns[-1], _is_pipelined) or found[-1:]
+    found = _with_a_pipeline(found, turns[-1])
     return tuple({case.digest: case for case in found}.values())
+
+
+def _with_a_pipeline(cases: list[Case], corpus: Corpus) -> list[Case]:
+    """The cases, of which the last makes way for one with a pipeline, or replicas of one, if none of them has that."""
+    wanted = _is_replicated if SUBJECTS[corpus.focus].form == "replicas" else _is_pipelined
+    if any(map(wanted, cases)):
+        return cases
+    return [*cases[:-1], *(_further(corpus, wanted) or cases[-1:])]
+
+
+def _is_replicated(case: Case) -> bool:
+    return _is_pipelined(case) and case.world.num_replicas > 1
 
 
 def _is_pipelined(case: Case) -> bool:
