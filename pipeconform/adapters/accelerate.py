@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipeconform.adapter import (
@@ -72,11 +71,11 @@ class _Chain(nn.Module):
 class _AcceleratePipeline:
     """One rank's part of the engine's pipeline."""
 
-    def __init__(self, plan: Plan, *, pads: bool, gathers: bool) -> None:
+    def __init__(self, plan: Plan, adapter: Accelerate) -> None:
         from accelerate import PartialState, inference
         from accelerate.utils import pad_input_tensors
 
-        inference.pad_input_tensors = pad_input_tensors if pads else _unchanged
+        inference.pad_input_tensors = pad_input_tensors if adapter.pads else _unchanged
         ranks = plan.ranks
         os.environ.update(
             RANK=str(ranks.rank),
@@ -86,23 +85,24 @@ class _AcceleratePipeline:
         )
         PartialState._reset_state()
         PartialState(cpu=ranks.device.type == "cpu")
+        args, kwargs = (plan.example(), None) if plan.split is None else plan.split.example()
         if plan.split is None:
             model: nn.Module = _Chain([build() for build in plan.stages])
-            points, example = [f"stages.{s}" for s in range(1, len(plan.stages))], (plan.example(), None)
+            points = [f"stages.{s}" for s in range(1, len(plan.stages))]
         else:
             model, points = plan.model(), [point.module for point in plan.split.points]
-            example = plan.split.example()
-        self._stage, self._last = ranks.pipeline_rank, ranks.pipeline_rank == len(plan.stages) - 1
+        (self._stage,) = plan.owned_stages()
         self._model = inference.prepare_pippy(
-            model.eval(),
+            adapter.ready(model),
             split_points=points,
-            example_args=example[0],
-            example_kwargs=example[1],
+            example_args=args,
+            example_kwargs=kwargs,
             num_chunks=plan.num_microbatches,
-            gather_output=gathers,
+            gather_output=adapter.gathers,
         )
         self._part = self._model.pippy_stage._stage.submod
-        self._prefix = "" if plan.split is not None else f"stages.{self._stage}."
+        self._within = f"stages.{self._stage}"
+        self._prefix = "" if plan.split is None else self._within
 
     def owned(self) -> Mapping[int, nn.Module]:
         return {self._stage: self._part}
@@ -114,21 +114,24 @@ class _AcceleratePipeline:
     def apply(self, operation: Operation) -> None:
         if isinstance(operation, LoadState):
             with torch.no_grad():
-                for name, value in self._state().items():
+                for name, value in self._users().items():
                     value.copy_(operation.state[self._stage][name])
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
-        return {self._stage: {self._named(name): p.grad for name, p in self._part.named_parameters()}}
+        own = self._model.get_submodule(self._within).named_parameters(self._prefix)
+        return {self._stage: {name: parameter.grad for name, parameter in own}}
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
-        return {self._stage: self._state()}
+        run = {**dict(self._part.named_parameters()), **dict(self._part.named_buffers())}
+        drop = "" if self._prefix else f"{self._within}."
+        users = self._users()
+        # what evaluation does not read, such as a count of batches, is in no exported stage
+        return {self._stage: {name: run.get(drop + name, value) for name, value in users.items()}}
 
-    def _state(self) -> dict[str, torch.Tensor]:
-        found = {**dict(self._part.named_parameters()), **dict(self._part.named_buffers())}
-        return {self._named(name): value for name, value in found.items()}
-
-    def _named(self, name: str) -> str:
-        return name.removeprefix(self._prefix)
+    def _users(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of the user's model that belong to this rank's stage."""
+        own = self._model.get_submodule(self._within)
+        return dict((*own.named_parameters(self._prefix), *own.named_buffers(self._prefix)))
 
     def close(self) -> None:
         self._model = None
@@ -145,13 +148,17 @@ class Accelerate:
         return Description(
             name=self.name,
             version=release,
-            built_on="torch.distributed.pipelining" if self.name == "accelerate" else "accelerate",
+            built_on="torch.distributed.pipelining",
             capabilities=replace(_CAPABILITIES, outputs_on="all" if self.gathers else "last_stage"),
             packages=("accelerate.inference",),
         )
 
     def setup_process(self) -> None:
         """Do nothing: the engine's state is set up anew for every pipeline."""
+
+    def ready(self, model: nn.Module) -> nn.Module:
+        """A model as it is to be exported, which decides about its mode for good."""
+        return model.eval()
 
     def build(self, plan: Plan) -> _AcceleratePipeline:
         """Build on this rank.
@@ -160,7 +167,7 @@ class Accelerate:
             Unsupported: the pipeline is not the whole world, of which the engine makes it.
         """
         require_whole_world(plan.ranks)
-        return _AcceleratePipeline(plan, pads=self.pads, gathers=self.gathers)
+        return _AcceleratePipeline(plan, self)
 
 
 class AccelerateUnpadded(Accelerate):

@@ -379,8 +379,8 @@ def _run_quietly(running: Running) -> None:
 def _listen(running: Running, disturber: Disturber) -> None:
     """Have stages report what passes them that do not do so themselves.
 
-    Those that an engine has exported are the harness's no more. Those that a front end made of a whole model are listened
-    to if gradients are observed.
+    Those that an engine has exported are the harness's no more. Those that a front end made of a whole model are
+    listened to if gradients are observed.
     """
     case, recorder = running.case, running.recorder
     if case.model.split is not None and (recorder.gradients is None or not cuts_are_known(case)):

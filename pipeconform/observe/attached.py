@@ -29,7 +29,8 @@ def listen(
 ) -> None:
     """Let `watcher` surround every forward of `module`; `ended` gets stage, positional inputs and output.
 
-    `begins` is called with the stage before, and `intruder` may delay and break forwards, as in the harness's own stages.
+    `begins` is called with the stage before, and `intruder` may delay and break forwards, as in the harness's own
+    stages.
     """
     running: list[tuple[AbstractContextManager[tuple[Any, ...]], tuple[Any, ...], int | None]] = []
 

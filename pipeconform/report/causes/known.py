@@ -39,6 +39,7 @@ SHIPPED = (
     "torchtitan.toml",
     "picotron.toml",
     "zero-bubble.toml",
+    "accelerate.toml",
 )
 """The files of the package, beside this module."""
 
