@@ -4,8 +4,8 @@
 replaces the model's forward; it evaluates, and does not train. The stages of a plan are put into one model, which is
 split between them. What a rank then runs is made of the exported operations, and its parameters are the stages'.
 
-The engine makes batches larger before it cuts them, unless there are as many samples as microbatches, so that of
-`Accelerate` little more is seen than that. `AccelerateUnpadded` is the same engine without this padding, and
+The engine makes most batches larger before it cuts them, unless there are as many samples as microbatches, and much of
+`Accelerate` is blocked by that. `AccelerateUnpadded` is the same engine without this padding, and
 `AccelerateGathered` that one with ``gather_output``.
 
 Not claimed: training, which the engine does not have; another number or size of microbatches than it was built with,
