@@ -326,6 +326,7 @@ class TracingClaim:
     kwargs: Literal["none", "first_stage", "all"] = "none"
     """Where the computations that use a keyword argument of the model may stand."""
     number_kwargs: bool = False  # keyword arguments may be numbers, which change from step to step
+    after: bool = True  # a point may be after a submodule, and not only before one
     skips: bool = False  # a value used beyond the next stage
     tied: bool = False  # a parameter used by several stages: each of them has the sum of its gradients
     knows_boundaries: bool = False  # the pipeline has boundaries(), see KnowsBoundaries

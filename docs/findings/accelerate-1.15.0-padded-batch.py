@@ -8,7 +8,7 @@ Where: accelerate 1.15.0, utils/operations.py, pad_input_tensors, and inference.
 Why: the padding is ``num_processes - batch_size // num_processes``, and not what is missing to the next multiple;
   ``last_inputs > to_pad & to_pad < 1`` compares with ``to_pad & to_pad``. What the last stage returns is never cut
   to the batch again.
-Requirement: none (an adapter would violate FWD-1 and FWD-2).
+Requirement: FWD-1, FWD-2.
 Schedules: GPipe, evaluation (it has nothing else).
 Possible fix: pad by ``-batch_size % num_chunks``, and return the first ``batch_size`` rows.
 """

@@ -222,6 +222,10 @@ class Plan:
     ranks: Ranks
     trains: bool = True
     """False when the program has no training step."""
+    example: Callable[[], tuple[Any, ...]] = tuple
+    """Positional arguments of the first stage, as the first microbatch has them, on the CPU, for engines that follow a
+    forward in advance. They have the first microbatch's values on a rank that owns the first stage, and other values
+    elsewhere."""
     deferred_weights: Callable[[nn.Module], Callable[[], Callable[..., None]] | None] = lambda module: None
     """Returns the deferred-weight builder for a stage's module as built, or None if autograd computes everything.
 

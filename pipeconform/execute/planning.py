@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
@@ -49,6 +50,14 @@ def _scaling_of(scaling: Scaling | None) -> contract.LossScaling | None:
     if scaling is None:
         return None
     return contract.LossScaling(initial=scaling.initial, backoff=scaling.backoff)
+
+
+def _example(case: Case, position: int | None, owned: frozenset[int]) -> tuple[Any, ...]:
+    """The first microbatch's positional arguments; a rank that does not own the first stage has other values."""
+    seen = case if 0 in owned else foreign.stranger(case, position)
+    first = next(i for i, step in enumerate(case.program) if step is case.runs[0])
+    micro = data.make_batch(seen, first).microbatches[0]
+    return tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in micro.args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +155,7 @@ def plan_of(
         boundaries=lambda: data.boundaries_of(case),
         ranks=ranks,
         trains=bool(case.trains),
+        example=lambda: _example(case, position, owned),
         deferred_weights=deferred_weights,
         kwarg_rules=data.kwarg_rules(case),
         output_rules=merges.rules_of(case),

@@ -290,7 +290,7 @@ def _run(
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
         table = pipeline.table() if declares and "timeline" in job.observe else None
         keys, known = _said(running)
-        _listen(running)
+        _listen(running, disturber)
         recorder.forget()
         if around.reductions is not None:
             around.reductions.take()
@@ -376,10 +376,14 @@ def _run_quietly(running: Running) -> None:
     running.pipeline.apply(contract.ZeroGrad())
 
 
-def _listen(running: Running) -> None:
-    """Have stages that a front end made report what passes them, if gradients are observed: ours do so anyway."""
-    recorder = running.recorder
-    if recorder.gradients is None or not cuts_are_known(running.case):
+def _listen(running: Running, disturber: Disturber) -> None:
+    """Have stages report what passes them that do not do so themselves.
+
+    Those that an engine has exported are the harness's no more. Those that a front end made of a whole model are
+    listened to if gradients are observed.
+    """
+    case, recorder = running.case, running.recorder
+    if case.model.split is not None and (recorder.gradients is None or not cuts_are_known(case)):
         return
 
     def ended(module: nn.Module, s: int, inputs: tuple[Any, ...], output: Any) -> None:
@@ -387,7 +391,17 @@ def _listen(running: Running) -> None:
         recorder.forward(s, inputs, output, [], training=training)
 
     for s, module in running.pipeline.owned().items():
-        listen(module, s, watcher=recorder.gradients, ended=functools.partial(ended, module))
+        if case.model.split is not None:
+            listen(module, s, watcher=recorder.gradients, ended=functools.partial(ended, module))
+        elif s in recorder.replaced:
+            listen(
+                module,
+                s,
+                watcher=recorder.watcher,
+                ended=functools.partial(ended, module),
+                intruder=disturber if case.world.perturbations else None,
+                begins=recorder.masks,
+            )
 
 
 def _said(running: Running) -> tuple[dict[int, tuple[str, ...]], tuple[Known, ...] | None]:

@@ -42,6 +42,8 @@ class ForwardRecorder:
         self._forwards: list[Forward | LateForward] = []
         self._begun: dict[int, int] = {}
         self._call = ""
+        self.replaced: set[int] = set()
+        """The stages that ``torch.export`` has followed: what it made of them runs in their place."""
 
     @property
     def watcher(self) -> Timeline | Gradients | None:
@@ -52,6 +54,10 @@ class ForwardRecorder:
         """Return no masks: ranks draw them. Every forward asks as it begins, which is counted."""
         self._begun[stage] = self._begun.get(stage, 0) + 1
         return ()
+
+    def exported(self, stage: int) -> None:
+        """Note that the stage's own forward will not be called."""
+        self.replaced.add(stage)
 
     def __deepcopy__(self, memo: object) -> ForwardRecorder:
         """Keep the same listener when an engine copies its stages."""

@@ -109,6 +109,9 @@ class _Replay:
         self.at = (0, 0)
         self.flow: OracleFlow | None = None
 
+    def exported(self, stage: int) -> None:
+        """Do nothing: nothing is exported here."""
+
     def masks(self, stage: int) -> Sequence[Tensor]:
         step, microbatch = self.at
         recorded = self._masks.get((step, stage, microbatch), ())

@@ -58,9 +58,9 @@ _recorded = partial(
     ),
 )
 def matched_messages(evidence: Evidence) -> Iterator[Finding]:
-    """Every send is received exactly once, in the same group, with the same dtype, shape and number of bytes;
-    none is left over when the pipeline is closed. Members of a group issue the same collectives in the same
-    order.
+    """Every send is received exactly once, in the same group, with the same dtype, shape and number of bytes,
+    where a number may be received as one element; none is left over when the pipeline is closed. Members of
+    a group issue the same collectives in the same order.
 
     The next step receives a message that is left over; bytes read as another dtype still look like numbers.
     """
@@ -77,10 +77,9 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
         yield about_operation(evidence, found, operand, "receive without send", text)
     for message in found.messages:
         send, receive = found.operation(message.send), found.operation(message.receive)
-        dtypes, shapes = (
-            [[getattr(tensor, what) for tensor in one.tensors] for one in (send, receive)]
-            for what in ("dtype", "shape")
-        )
+        dtypes = [[tensor.dtype for tensor in one.tensors] for one in (send, receive)]
+        # a number has no shape that could be mistaken: torch warms connections of traced stages up with one
+        shapes = [[tuple(tensor.shape) or (1,) for tensor in one.tensors] for one in (send, receive)]
         if dtypes[0] != dtypes[1] or shapes[0] != shapes[1]:
             kind = "dtypes differ" if dtypes[0] != dtypes[1] else "shapes differ"
             sent, taken = found.named(message.send), found.named(message.receive)

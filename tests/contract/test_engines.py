@@ -36,6 +36,7 @@ RELEASES = {
     "torchtitan": "0.3.0",
     "picotron": "0.1.0",
     "torchgpipe": "0.0.7",
+    "accelerate": "1.15.0",
     "zero-bubble": "0.9.0",
     "apex": "0.1",
 }
@@ -79,11 +80,16 @@ CASES = [
     ("zero-bubble", "zero-bubble", "ZBV", (2, 2)),
     ("apex", "apex", "1F1B", (1, 3)),
     ("apex", "apex", "Interleaved1F1B", (3, 3)),
+    ("accelerate-unpadded", "accelerate", "GPipe", (2, 3)),
+    (f"{ENGINES / 'exporting.py'}:Exporting", None, "GPipe", (1, 1)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
-NOT_CLAIMED = {"two_direction": ("LIF-1",)}
-"""What an engine does not claim of what is asked: it evaluates nothing."""
+NOT_CLAIMED = {
+    "two_direction": ("LIF-1",),
+    **dict.fromkeys(("accelerate-unpadded", "exporting"), ("TRN-1", "TRN-2", "TRN-3", "TRN-14", "LIF-1")),
+}
+"""What an engine does not claim of what is asked: it evaluates nothing, or nothing else."""
 KNOWN = {
     **{(name, "DualPipe"): {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")},
     **{("nanotron", name): {"LIF-1": "blocked"} for name in ("GPipe", "1F1B")},
@@ -125,6 +131,8 @@ MISTAKES = [
     (f"{WRONG}:DividesTwiceInTorchtitan", "torchtitan", "1F1B", "TRN-3"),
     (f"{WRONG}:DividesTwiceInZeroBubble", "zero-bubble", "ZB1P", "TRN-3"),
     (f"{WRONG}:DividesTwiceInApex", "apex", "1F1B", "TRN-3"),
+    (f"{WRONG}:ExportsInTraining", "accelerate", "GPipe", "TRN-9"),
+    (f"{ENGINES / 'exporting.py'}:ComputesTwice", None, "GPipe", "SCH-1"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
 ]
@@ -187,7 +195,7 @@ def test_what_the_stages_of_an_engine_need_crosses(implementation, distribution,
 @pytest.mark.parametrize(("implementation", "distribution", "schedule", "broken"), MISTAKES)
 def test_a_wrong_use_of_an_engine_is_found(implementation, distribution, schedule, broken):
     _require(distribution)
-    ranks = (1, 1) if schedule == "GPipe" else (2, 2)
+    ranks = (1, 1) if schedule == "GPipe" and distribution != "accelerate" else (2, 2)
     with campaign_of(_options(implementation, ranks)) as campaign:
         found = _statuses(campaign, (broken,), schedule)
 
@@ -265,6 +273,18 @@ def test_what_is_known_of_apex_is_seen():
     _require("apex")
     with campaign_of(replace(_options("apex", (4, 4)), examples=12)) as campaign:
         assert _statuses(campaign, ("DPC-1",), "1F1B") == {"DPC-1": "failed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("implementation", "found"),
+    [("accelerate", {"FWD-2": "failed"}), ("accelerate-gathered", {"FWD-1": "error"})],
+)
+def test_what_is_known_of_accelerate_is_seen(implementation, found):
+    """Findings E27 and E97."""
+    _require("accelerate")
+    with campaign_of(_options(implementation, (2, 2))) as campaign:
+        assert _statuses(campaign, tuple(found), "GPipe") == found
 
 
 NAMED = ("SCH-2", "SCH-3", "LIF-3", "LIF-7")

@@ -49,3 +49,36 @@ def test_a_traced_module_computes_as_before():
 
     assert torch.equal(x.grad, y.grad)
     assert len(watcher.take()) == 2
+
+
+class _Doubling:
+    """An intruder that changes what it sees, so that it shows where it stands."""
+
+    def __init__(self):
+        self.told = []
+
+    def before(self, stage, inputs):
+        self.told.append(("before", stage))
+        return 5, tuple(2 * one for one in inputs)
+
+    def after(self, stage, microbatch, output):
+        self.told.append(("after", stage, microbatch))
+        return output + 1
+
+
+def test_an_intruder_stands_around_a_forward_that_nobody_watches():
+    module, intruder, ended, begun = nn.Identity(), _Doubling(), [], []
+    listen(
+        module,
+        3,
+        watcher=None,
+        ended=lambda *told: ended.append(told),
+        intruder=intruder,
+        begins=begun.append,
+    )
+    output = module(torch.ones(2))
+
+    assert intruder.told == [("before", 3), ("after", 3, 5)]
+    assert begun == [3]
+    assert torch.equal(output, torch.full((2,), 3.0))
+    assert torch.equal(ended[0][2], torch.full((2,), 2.0))

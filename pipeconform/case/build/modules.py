@@ -48,6 +48,9 @@ class Recorder(Protocol):
     def masks(self, stage: int) -> Sequence[Tensor]:
         """The dropout masks that the next forward of `stage` must use; empty to draw them."""
 
+    def exported(self, stage: int) -> None:
+        """``torch.export`` follows a forward of `stage`: nothing is computed, and what it makes runs instead of it."""
+
 
 class Watcher(Protocol):
     """Observes when a stage computes, forwards and backwards; see `pipeconform.observe.timeline`."""
@@ -118,6 +121,10 @@ class StageModule(nn.Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the stage on one microbatch."""
+        if torch.compiler.is_exporting():
+            if self.recorder is not None:
+                self.recorder.exported(self.index)
+            return self._run(inputs, inputs, kwargs, recorder=None)
         if self.intruder is None:
             return self._seen(inputs, kwargs)
         microbatch, given = self.intruder.before(self.index, inputs)
@@ -125,11 +132,18 @@ class StageModule(nn.Module):
 
     def _seen(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.timeline is None:
-            return self._run(inputs, inputs, kwargs)
+            return self._run(inputs, inputs, kwargs, recorder=self.recorder)
         with self.timeline.forward(self, self.index, inputs) as seen:
-            return self._run(inputs, seen, kwargs)
+            return self._run(inputs, seen, kwargs, recorder=self.recorder)
 
-    def _run(self, inputs: tuple[Any, ...], seen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run(
+        self,
+        inputs: tuple[Any, ...],
+        seen: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        recorder: Recorder | None,
+    ) -> Any:
         """Compute on `seen`, which is `inputs` or watched views of them; record `inputs`."""
         if unknown := kwargs.keys() - self.kwargs.keys():
             raise TypeError(f"stage {self.index} got unexpected keyword arguments {sorted(unknown)}")
@@ -139,7 +153,6 @@ class StageModule(nn.Module):
             raise TypeError(
                 f"stage {self.index} takes {self.num_inputs} positional inputs, got {len(inputs)}"
             )
-        recorder = self.recorder
         dropouts = [part for part in self.modules() if isinstance(part, DropoutLayer)] if self.drops else []
         masks = recorder.masks(self.index) if recorder is not None else ()
         for dropout, mask in zip_longest(dropouts, masks[: len(dropouts)]):

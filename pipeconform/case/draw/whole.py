@@ -26,7 +26,7 @@ def as_whole(
     what: Wrong = ""
     if wrong is not None:
         by, what = wrong(by)
-    after = by == "points" and d.pick([False, True])
+    after = by == "points" and d.pick([False, True] if tracing_of(d).after else [False])
     inside = by == "annotations" and d.pick([False, True])
     split = Split(by=by, inside=inside, after=after, wrong=what)
     model = structs.replace(case.model, split=split)

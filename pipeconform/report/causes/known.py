@@ -40,6 +40,7 @@ SHIPPED = (
     "picotron.toml",
     "zero-bubble.toml",
     "apex.toml",
+    "accelerate.toml",
 )
 """The files of the package, beside this module."""
 

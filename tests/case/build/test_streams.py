@@ -295,7 +295,10 @@ def test_inputs_are_watched_as_the_engine_gave_them() -> None:
 
 class _Recorder:
     def __init__(self, *masks: torch.Tensor) -> None:
-        self.given, self.seen = masks, []
+        self.given, self.seen, self.replaced = masks, [], []
+
+    def exported(self, stage):
+        self.replaced.append(stage)
 
     def masks(self, stage):
         return self.given
@@ -321,6 +324,17 @@ def test_a_recorder_gets_every_forward_with_the_masks_that_were_drawn(training: 
     assert len(masks) == (2 if training else 0)
     product = masks[0] * masks[1] * 4.0 if training else 1.0
     assert torch.equal(output, x * product)
+
+
+def test_a_stage_that_is_exported_reports_that_alone() -> None:
+    stage = build_stage(_case(stages=(NOTHING, Stage(blocks=(Linear(),)))), 1).eval()
+    stage.recorder = recorder = _Recorder()
+    exported = torch.export.export(stage, (_tensor(X),)).module()
+
+    assert set(recorder.replaced) == {1}
+    assert recorder.seen == []
+    assert torch.equal(exported(_tensor(X)), stage(_tensor(X)))
+    assert len(recorder.seen) == 1
 
 
 def test_a_recorder_may_say_which_masks_are_used() -> None:

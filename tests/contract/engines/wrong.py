@@ -10,6 +10,7 @@ from pipeconform.reference_impl.single_process import SingleProcessPipeline, Sin
 from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
+from pipeconform.adapters.accelerate import AccelerateUnpadded
 from pipeconform.adapters.apex import Apex
 from pipeconform.adapters.automodel import AutoModel
 from pipeconform.adapters.colossalai import ColossalAI
@@ -96,6 +97,13 @@ class DividesTwiceInZeroBubble(_DividedLoss, ZeroBubble):
 
 class DividesTwiceInApex(_DividedLoss, Apex):
     """The same with apex."""
+
+
+class ExportsInTraining(AccelerateUnpadded):
+    """Prepares a model that is in training mode, which evaluations of what was exported are in, then."""
+
+    def ready(self, model):
+        return model.train()
 
 
 class KeepsOwnersApart(DualPipe):

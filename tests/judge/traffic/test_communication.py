@@ -74,6 +74,7 @@ def test_what_is_left_over_is_named_with_both_ends() -> None:
         (Layout("int32", (1,), (1,)), "dtypes differ"),
         (Layout("float32", (1, 1), (1, 1)), "shapes differ"),
         (Layout("float32", (1,), (3,)), None),
+        (Layout("float32", (), ()), None),
     ],
 )
 def test_both_ends_of_a_message_look_alike(layout: Layout, kind: str | None) -> None:
