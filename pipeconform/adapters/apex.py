@@ -45,13 +45,13 @@ from pipeconform.adapter import (
     Plan,
     ScheduleClaim,
     StepResult,
-    TensorSpec,
     module_gradients,
     module_state,
     placement_of,
     step_modules,
 )
 from pipeconform.adapters.installed import has_file
+from pipeconform.adapters.one_edge import edge_of
 from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.adapters.without_cuda import TorchWithoutCuda
 from pipeconform.errors import Unsupported
@@ -156,7 +156,7 @@ class _ApexPipeline:
             self._wrapped(s, _Stage(module)) for s, module in self._modules.items()
         ]
         self._chunks = len(self._stages) if len(self._stages) > 1 else None
-        self._edge = _edge(plan)
+        self._edge = edge_of(plan)
 
     def _wrapped(self, index: int, stage: nn.Module) -> nn.Module:
         """As the engine's `build_model` wraps a stage by default, where there are replicas of it."""
@@ -301,12 +301,3 @@ def _release() -> str:
             re.search(r'^\s*version="([^"]+)"', setup.read_text(), re.MULTILINE) if setup.is_file() else None
         )
         return found[1] if found else "unknown"
-
-
-def _edge(plan: Plan) -> TensorSpec | None:
-    """The shape and dtype of everything that this rank sends and receives: the same at every boundary."""
-    if plan.declared is not None:
-        stage, said = next(iter(plan.declared.items()))
-        return (said.inputs if stage else said.outputs)[0]
-    edge = next(iter(plan.boundaries()), None)
-    return None if edge is None else edge.tensors[0]

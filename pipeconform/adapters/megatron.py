@@ -51,6 +51,7 @@ from pipeconform.adapters.megatron_optimizer import MegatronSteps
 from pipeconform.adapters.megatron_replicas import MegatronReplicas, buffered_gradients, is_wrapped
 from pipeconform.adapters.megatron_saving import DistributedCheckpoints, OlderCheckpoints
 from pipeconform.adapters.megatron_ties import MegatronTies, group_of_ends
+from pipeconform.adapters.one_edge import edge_of
 from pipeconform.adapters.without_cuda import run_on
 
 __all__ = ["Megatron"]
@@ -158,7 +159,7 @@ class _MegatronPipeline:
         self._plan, self._modules, group = plan, plan.build_owned(), plan.ranks.pipeline_group
         interleaved = len(self._modules) > 1
         name = "pipelining_with_interleaving" if interleaved else "pipelining_without_interleaving"
-        edge = _edge(plan)
+        edge = edge_of(plan)
         first, second, _ = (1, 1, 1) if edge is None else edge.shape
         config = _config(
             plan,
@@ -342,15 +343,6 @@ class MegatronBatched(Megatron):
     configured = "megatron-batched"
     overlaps = False
     distributes = False
-
-
-def _edge(plan: Plan) -> TensorSpec | None:
-    """The shape and dtype of everything that this rank sends and receives: the same at every boundary."""
-    if plan.declared is not None:
-        stage, said = next(iter(plan.declared.items()))
-        return (said.inputs if stage else said.outputs)[0]
-    edge = next(iter(plan.boundaries()), None)
-    return None if edge is None else edge.tensors[0]
 
 
 def _config(

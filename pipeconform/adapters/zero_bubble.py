@@ -53,6 +53,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters.installed import has_file
+from pipeconform.adapters.one_edge import edge_of
 from pipeconform.adapters.stand_ins import stand_in_for
 from pipeconform.adapters.whole_world import require_whole_world
 from pipeconform.adapters.without_cuda import TorchWithoutCuda
@@ -213,7 +214,9 @@ class _ZeroBubblePipeline:
     def __init__(self, plan: Plan, messages: _Messages | None) -> None:
         self._plan, self._messages, self._modules = plan, messages, plan.build_owned()
         self.apply = step_modules(self._modules, plan.optimizer)
-        self._edge = _edge(plan)
+        edge = edge_of(plan)
+        assert edge is not None, "every schedule is claimed for two ranks and more"
+        self._edge = edge
         self._set_up()
         config = _config(plan, self._edge)
         from megatron.core.enums import ModelType
@@ -436,14 +439,6 @@ def _release() -> str:
     spec = find_spec("megatron.core")
     text = Path(spec.origin or "").with_name("package_info.py").read_text() if spec else ""
     return ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
-
-
-def _edge(plan: Plan) -> TensorSpec:
-    """The shape and dtype of everything that this rank sends and receives: the same at every boundary."""
-    if plan.declared is not None:
-        stage, said = next(iter(plan.declared.items()))
-        return (said.inputs if stage else said.outputs)[0]
-    return next(iter(plan.boundaries())).tensors[0]
 
 
 def _config(plan: Plan, edge: TensorSpec) -> Any:
