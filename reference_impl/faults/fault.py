@@ -76,7 +76,11 @@ def breaks(
                     f"both from a class without a label"
                 )
         adapter = _adapter_with(wrong)
-        name = _name(adapter.__name__)
+        name, reference = _name(adapter.__name__), f"{adapter.__module__}:{adapter.__name__}"
+        if name in LABELLED and LABELLED[name].reference != reference:
+            raise TypeError(
+                f"{name} names two faults, {LABELLED[name].reference} and {reference}: rename one of them"
+            )
         LABELLED[name] = Fault(
             name=name,
             summary=_summary(adapter),
@@ -84,7 +88,7 @@ def breaks(
             also=also,
             schedule=schedule,
             expected_status=status,
-            reference=f"{adapter.__module__}:{adapter.__name__}",
+            reference=reference,
             tells=tells,
             source=source,
             or_hangs=or_hangs,

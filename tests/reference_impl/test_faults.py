@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pipeconform.reference_impl.adapter import ReferenceAdapter
+from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeline
 from pipeconform.reference_impl.faults import FAULTS, Fault
 from pipeconform.reference_impl.faults.fault import breaks
 from pipeconform.reference_impl.faults.lifecycle import DryRun
@@ -147,3 +147,15 @@ def test_a_fault_cannot_be_made_of_another_one():
     """It would be that fault's adapter with methods that nothing calls."""
     with pytest.raises(TypeError, match="derives from DryRun, which is an adapter"):
         breaks("TRN-9")(type("Other", (DryRun,), {"__doc__": "Another one."}))
+
+
+def test_two_faults_cannot_have_one_name():
+    """The second would take the first one's place, and nothing would try that any more."""
+    first = FAULTS["buffers-not-loaded"]
+    again = type("BuffersNotLoaded", (ReferencePipeline,), {"__doc__": "The same name elsewhere."})
+
+    with pytest.raises(
+        TypeError, match=r"buffers-not-loaded names two faults, .*together:BuffersNotLoaded and"
+    ):
+        breaks("LIF-4")(again)
+    assert FAULTS["buffers-not-loaded"] is first
