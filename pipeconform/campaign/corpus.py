@@ -176,7 +176,8 @@ def _in_turns(corpus: Corpus) -> tuple[Case, ...]:
 def _with_a_pipeline(cases: list[Case], corpus: Corpus) -> list[Case]:
     """The cases, of which the last makes way for one with a pipeline, or replicas of one, if none of them has that."""
     wanted = _is_replicated if SUBJECTS[corpus.focus].form == "replicas" else _is_pipelined
-    if any(map(wanted, cases)):
+    one_rank = min(corpus.limits.max_ranks, corpus.schedule.max_ranks) == 1
+    if one_rank or any(map(wanted, cases)):
         return cases
     return [*cases[:-1], *(_further(corpus, wanted) or cases[-1:])]
 
