@@ -83,6 +83,9 @@ def _cell(cell: Cell, one: ListedCell) -> Iterator[Doubt]:
             "without",
             f"{name}: according to the claims, subjects without cases: {', '.join(one.without) or 'none'}",
         )
+    if cell.case is not None:
+        text = f"{name}: {cell.status}, but with a case at which it could not be judged"
+        yield _about_cells("case", text)
     if cell.executions > _REPEATED * len(one.cases) and not cell.violations:
         text = f"{name}: {cell.executions} executions of {len(one.cases)} cases in which nothing was wrong"
         yield _about_cells("executions", text)

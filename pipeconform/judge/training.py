@@ -265,13 +265,21 @@ def buffers_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def state_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """After every step that loads a state, parameters are those that were loaded, bit for bit."""
-    return _per_stage(
+    """After every step that loads a state, parameters and buffers are those that were loaded, bit for bit."""
+    yield from _per_stage(
         evidence,
         evidence.runs(Load),
         what="parameter",
         right=lambda e: e.parameters,
         mine=lambda s: s.parameters,
+        bound=lambda e: {},
+    )
+    yield from _per_stage(
+        evidence,
+        evidence.runs(Load),
+        what="buffer",
+        right=lambda e: e.buffers,
+        mine=lambda s: s.buffers,
         bound=lambda e: {},
     )
 

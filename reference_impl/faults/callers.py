@@ -297,3 +297,17 @@ class FirstStageNotLoaded(ReferencePipeline):
             kept = {name: value.clone() for name, value in self.state()[0].items()}
             operation = LoadState({**operation.state, 0: kept})
         super().apply(operation)
+
+
+@breaks("LIF-4", tells=r"the buffer of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class BuffersNotLoaded(ReferencePipeline):
+    """A state is loaded into parameters, and buffers keep their values."""
+
+    def apply(self, operation: Operation) -> None:
+        if isinstance(operation, LoadState):
+            kept = {
+                s: {name: value.detach().clone() for name, value in module.named_buffers()}
+                for s, module in self.modules.items()
+            }
+            operation = LoadState({s: {**own, **kept.get(s, {})} for s, own in operation.state.items()})
+        super().apply(operation)

@@ -18,20 +18,6 @@ from .fault import breaks
 # ------------------------------------------------------------------------------- TRN-22: of one pipeline
 
 
-@breaks("TRN-22", tells=r"the buffer of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
-class BuffersNotLoaded(ReferencePipeline):
-    """A state is loaded into parameters, and buffers keep their values."""
-
-    def apply(self, operation: Operation) -> None:
-        if isinstance(operation, LoadState):
-            kept = {
-                s: {name: value.detach().clone() for name, value in module.named_buffers()}
-                for s, module in self.modules.items()
-            }
-            operation = LoadState({s: {**own, **kept.get(s, {})} for s, own in operation.state.items()})
-        super().apply(operation)
-
-
 # cut stages gather and scatter in hooks: DPC-10
 @breaks("TRN-22", also=("DPC-10",))
 class HooksLostAfterEvaluation(ReferencePipeline):

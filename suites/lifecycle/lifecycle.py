@@ -186,6 +186,7 @@ def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
     title="State",
     level=MUST,
     about=(Focus.LOAD,),
+    among=(Focus.BUFFERS,),
     needs=(Feature.STATE,),
     any_schedule=True,
     promise=documented(

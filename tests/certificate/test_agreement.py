@@ -12,6 +12,7 @@ from pipeconform.certificate.agreement import list_doubts
 from pipeconform.certificate.checks import list_of
 from pipeconform.certificate.contents import Contents
 from pipeconform.report.result import Pairs, Together
+from tests.case.examples import small_case
 from tests.certificate.conftest import LEVEL, implementation, sound, violated
 
 replaced = msgspec.structs.replace
@@ -83,6 +84,12 @@ def test_a_cell_s_numbers_are_those_of_the_cases_and_each_is_named_by_its_field(
 def test_subjects_without_cases_are_those_of_the_claims(contents):
     assert texts(with_cell(contents, 0, without=("dropout",))) == [
         "result.json: cells.without: FWD-1 under GPipe: according to the claims, subjects without cases: none"
+    ]
+
+
+def test_a_judged_cell_has_no_case_at_which_it_could_not_be_judged(contents):
+    assert texts(with_cell(contents, 0, case=small_case())) == [
+        "result.json: cells.case: FWD-1 under GPipe: passed, but with a case at which it could not be judged"
     ]
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "IGNORED",
     "autocast_of",
     "boundaries_of",
+    "buffers_moved",
     "decoy_of",
     "kwarg_gradients",
     "kwarg_rules",
@@ -54,6 +55,7 @@ __all__ = [
 
 IGNORED = -100
 """The target value that cross-entropy ignores (torch's default ``ignore_index``)."""
+_LOADED_BUFFERS_MOVE = 0.25
 
 
 def split_sizes(batch_size: int, num_microbatches: int) -> list[int]:
@@ -362,9 +364,21 @@ def tied_names(case: Case) -> tuple[dict[int, str], ...]:
 
 
 def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:
-    """The state that program step `step_index` loads, by stage and name: that of a model with another seed."""
+    """The state that program step `step_index` loads, by stage and name: that of a model with another seed.
+
+    Buffers of floating point are moved, since a new model's do not depend on its seed.
+    """
     other = structs.replace(case, seed=seed_of(case.seed, step_index, "load"))
-    return module_state({s: build_stage(other, s) for s in range(case.num_stages)})
+    built = module_state({s: build_stage(other, s) for s in range(case.num_stages)})
+    return {s: buffers_moved(state, by=_LOADED_BUFFERS_MOVE) for s, state in built.items()}
+
+
+def buffers_moved(state: Mapping[str, Tensor], *, by: float) -> dict[str, Tensor]:
+    """The state with a number added to every buffer of floating point; if it is positive, variances stay so."""
+    return {
+        name: value + by if value.is_floating_point() and not isinstance(value, nn.Parameter) else value
+        for name, value in state.items()
+    }
 
 
 def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractContextManager[object]:

@@ -74,7 +74,10 @@ def state_for(
     """The state that program step `step_index` loads, as the rank at `position` gets it."""
     right = data.loaded_state(case, step_index)
     wrong = data.loaded_state(stranger(case, position), step_index)
-    return {s: values if s in owned else _other_buffers(wrong[s]) for s, values in right.items()}
+    return {
+        s: values if s in owned else data.buffers_moved(wrong[s], by=_BUFFERS_MOVE)
+        for s, values in right.items()
+    }
 
 
 def batch_for(
@@ -133,13 +136,3 @@ def _estrange(
 
 def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64)
-
-
-def _other_buffers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state with other floating-point buffers as well: initial buffers do not depend on the seed."""
-    return {
-        name: value + _BUFFERS_MOVE
-        if value.is_floating_point() and not isinstance(value, nn.Parameter)
-        else value
-        for name, value in state.items()
-    }

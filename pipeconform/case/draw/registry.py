@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pipeconform.case.draw.subject import Form, Subject
 from pipeconform.case.focus import Focus
@@ -20,7 +20,15 @@ def collected(package: str) -> Iterator[Subject]:
         yield from (value for value in held if isinstance(value, Subject))
 
 
-_BY_FOCUS = {one.focus: one for one in collected("pipeconform.case.draw.subjects")}
+def _by_focus(subjects: Iterable[Subject]) -> dict[Focus, Subject]:
+    known: dict[Focus, Subject] = {}
+    for one in subjects:
+        if known.setdefault(one.focus, one) is not one:
+            raise ValueError(f"two subjects at the top level of their modules are about {one.focus.name}")
+    return known
+
+
+_BY_FOCUS = _by_focus(collected("pipeconform.case.draw.subjects"))
 SUBJECTS: Mapping[Focus, Subject] = {focus: _BY_FOCUS[focus] for focus in Focus}
 """All subjects, in the order of `Focus`."""
 MISTAKEN = frozenset(one.focus for one in SUBJECTS.values() if one.mistaken)

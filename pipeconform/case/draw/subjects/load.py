@@ -1,11 +1,15 @@
-"""Loading a state before or between steps."""
+"""Loading a state before or between steps, of models with and without buffers."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 from msgspec import structs
 
+from pipeconform.case import blocks
 from pipeconform.case.case import Case, Load, Step, Zero
-from pipeconform.case.draw.changes import replaced
+from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -23,11 +27,25 @@ def _without(case: Case) -> Case:
     return structs.replace(case, program=tuple(step for step in case.program if not isinstance(step, Load)))
 
 
+def _members() -> Iterator[Subject]:
+    plain = Subject(
+        focus=Focus.LOAD,
+        needs=frozenset({Feature.LOADING}),
+        program=_program,
+        no_control="a part of the subject, which has it",
+    )
+    yield plain
+    # no state can be loaded into an expanded buffer
+    buffers = in_some_stage(blocks.BatchNorm(), blocks.Counting())
+    yield dataclasses.replace(plain, needs=plain.needs | {Feature.BUFFERS}, contents=buffers)
+
+
 LOAD = Subject(
     focus=Focus.LOAD,
     needs=frozenset({Feature.LOADING}),
     found=lambda case: any(isinstance(step, Load) for step in case.program),
     program=_program,
+    members=tuple(_members()),
     without=_without,
     control="without loading a state",
 )

@@ -50,7 +50,7 @@ __all__ = ["APART", "PAIRS", "PARTS", "PARTS_OF_REPLICAS", "RANKS", "pairs_in"]
 PARTS: tuple[Subject, ...] = (
     accumulate.ACCUMULATE,
     varying.VARYING,
-    load.LOAD,
+    dataclasses.replace(load.LOAD, members=()),  # the other part says what the model has
     optimizer.OPTIMIZER,
     evaluation.EVAL,
     checkpoint.CHECKPOINT,
@@ -74,7 +74,7 @@ Each is drawn with each of `OPTIONS`, too.
 
 OPTIONS: tuple[Subject, ...] = (
     declared.DECLARED,
-    dataclasses.replace(recomputed.RECOMPUTED, members=()),  # the other part says what the model has
+    dataclasses.replace(recomputed.RECOMPUTED, members=()),  # as of a state that is loaded
 )
 """The subjects that are options of all ranks, so that they come first in their pairs, as what ranks hold does."""
 
@@ -98,6 +98,7 @@ _REPLICAS = (Focus.REPLICAS, Focus.SHARDED)
 _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
     ((Focus.VARYING,), (Focus.EVAL,), "LIF-1 draws evaluations of another size than training steps"),
     ((Focus.DECLARED,), (Focus.VARYING,), "a declaration says one shape for all microbatches"),
+    ((Focus.LOAD,), (Focus.BUFFERS,), "LIF-4 draws states with buffers"),
     ((Focus.DROPOUT,), (Focus.EVAL,), "LIF-1 draws evaluations of models with dropout"),
     (_HOOKS, _HOOKS, "nothing that serves one kind of hook of the model prepares or clears another kind"),
     (
