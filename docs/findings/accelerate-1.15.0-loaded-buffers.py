@@ -9,7 +9,7 @@ Why: torch's front end copies buffers into the stages that it makes, and shares 
   buffers that nothing reads any more. In torch alone the user has the stage, and loads into that.
 Promise: PyTorch's semantics of load_state_dict: it copies parameters and buffers into the module, whose forward uses
   them. The docstring of prepare_pippy: it "wraps `model` for pipeline parallel inference".
-Requirement: LIF-4 with buffers (its cases load models without any).
+Requirement: LIF-4, of states with buffers.
 Schedules: GPipe, evaluation (it has nothing else).
 Known: no thread about this is known.
 Possible fix: give the model's modules the buffers of the stage, as the stage has its parameters.

@@ -278,10 +278,14 @@ def test_what_is_known_of_apex_is_seen():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "found"),
-    [("accelerate", {"FWD-2": "failed"}), ("accelerate-gathered", {"FWD-1": "error"})],
+    [
+        ("accelerate", {"FWD-2": "failed"}),
+        ("accelerate-gathered", {"FWD-1": "error"}),
+        ("accelerate-unpadded", {"LIF-4": "failed"}),
+    ],
 )
 def test_what_is_known_of_accelerate_is_seen(implementation, found):
-    """Findings E27 and E97."""
+    """Findings E27, E97 and E103."""
     _require("accelerate")
     with campaign_of(_options(implementation, (2, 2))) as campaign:
         assert _statuses(campaign, tuple(found), "GPipe") == found

@@ -366,7 +366,7 @@ def tied_names(case: Case) -> tuple[dict[int, str], ...]:
 def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:
     """The state that program step `step_index` loads, by stage and name: that of a model with another seed.
 
-    Buffers of floating point are moved, since a new model's do not depend on its seed.
+    Its buffers are moved, since those of a new model do not depend on the seed.
     """
     other = structs.replace(case, seed=seed_of(case.seed, step_index, "load"))
     built = module_state({s: build_stage(other, s) for s in range(case.num_stages)})
@@ -374,11 +374,14 @@ def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:
 
 
 def buffers_moved(state: Mapping[str, Tensor], *, by: float) -> dict[str, Tensor]:
-    """The state with a number added to every buffer of floating point; if it is positive, variances stay so."""
-    return {
-        name: value + by if value.is_floating_point() and not isinstance(value, nn.Parameter) else value
-        for name, value in state.items()
-    }
+    """The state with 1 added to counts, and `by` to other buffers, so that variances stay positive."""
+
+    def moved(value: Tensor) -> Tensor:
+        if isinstance(value, nn.Parameter) or value.dtype == torch.bool:
+            return value
+        return value + (by if value.is_floating_point() else 1)
+
+    return {name: moved(value) for name, value in state.items()}
 
 
 def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractContextManager[object]:

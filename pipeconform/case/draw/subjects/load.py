@@ -27,6 +27,13 @@ def _without(case: Case) -> Case:
     return structs.replace(case, program=tuple(step for step in case.program if not isinstance(step, Load)))
 
 
+def _with_buffers(d: Drawing, draft: Draft) -> Draft:
+    """The draft with statistics, which are loaded in place, and a count, which a forward replaces."""
+    for block in (blocks.BatchNorm(), blocks.Counting()):
+        draft = in_some_stage(block)(d, draft)
+    return draft
+
+
 def _members() -> Iterator[Subject]:
     plain = Subject(
         focus=Focus.LOAD,
@@ -35,9 +42,7 @@ def _members() -> Iterator[Subject]:
         no_control="a part of the subject, which has it",
     )
     yield plain
-    # no state can be loaded into an expanded buffer
-    buffers = in_some_stage(blocks.BatchNorm(), blocks.Counting())
-    yield dataclasses.replace(plain, needs=plain.needs | {Feature.BUFFERS}, contents=buffers)
+    yield dataclasses.replace(plain, needs=plain.needs | {Feature.BUFFERS}, contents=_with_buffers)
 
 
 LOAD = Subject(
