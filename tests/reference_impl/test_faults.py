@@ -155,7 +155,7 @@ def test_two_faults_cannot_have_one_name():
     again = type("BuffersNotLoaded", (ReferencePipeline,), {"__doc__": "The same name elsewhere."})
 
     with pytest.raises(
-        TypeError, match=r"buffers-not-loaded names two faults, .*together:BuffersNotLoaded and"
+        TypeError, match=r"buffers-not-loaded names two faults, .*:BuffersNotLoaded and"
     ):
         breaks("LIF-4")(again)
     assert FAULTS["buffers-not-loaded"] is first
