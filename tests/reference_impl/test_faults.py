@@ -154,8 +154,6 @@ def test_two_faults_cannot_have_one_name():
     first = FAULTS["buffers-not-loaded"]
     again = type("BuffersNotLoaded", (ReferencePipeline,), {"__doc__": "The same name elsewhere."})
 
-    with pytest.raises(
-        TypeError, match=r"buffers-not-loaded names two faults, .*:BuffersNotLoaded and"
-    ):
+    with pytest.raises(TypeError, match=r"buffers-not-loaded names two faults, .*:BuffersNotLoaded and"):
         breaks("LIF-4")(again)
     assert FAULTS["buffers-not-loaded"] is first
