@@ -9,7 +9,7 @@ import torch
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case import blocks
-from pipeconform.case.case import Restart, Zero
+from pipeconform.case.case import Load, Restart, Zero
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
@@ -261,6 +261,17 @@ def test_parameters_that_are_not_those_that_were_loaded_are_told():
 
     assert told("LIF-4", with_value(made, "parameters", 0, WEIGHT, old, rank=0)) == [
         ("parameter value", 0, 0, 0, None)
+    ]
+
+
+def test_buffers_that_are_not_those_that_were_loaded_are_told():
+    made = honest(of_blocks(blocks.Linear(), blocks.BatchNorm(), program=(TRAIN, Load(), Zero(), TRAIN)))
+    name = "blocks.1.norm.running_mean"
+    kept = Array.of(value_of(made, "buffers", 0, name, step=0))
+
+    assert told("LIF-4", made) == []
+    assert told("LIF-4", with_value(made, "buffers", 0, name, kept, rank=0, step=1)) == [
+        ("buffer value", 1, 0, 0, None)
     ]
 
 

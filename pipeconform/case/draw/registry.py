@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pipeconform.case.draw.subject import Form, Subject
 from pipeconform.case.focus import Focus
 
-__all__ = ["MISTAKEN", "SUBJECTS", "collected", "of_form"]
+__all__ = ["MISTAKEN", "SUBJECTS", "by_focus", "collected", "of_form"]
 
 
 def collected(package: str) -> Iterator[Subject]:
@@ -20,7 +20,12 @@ def collected(package: str) -> Iterator[Subject]:
         yield from (value for value in held if isinstance(value, Subject))
 
 
-def _by_focus(subjects: Iterable[Subject]) -> dict[Focus, Subject]:
+def by_focus(subjects: Iterable[Subject]) -> dict[Focus, Subject]:
+    """The subjects by what they are about; one may be listed twice.
+
+    Raises:
+        ValueError: two subjects are about the same.
+    """
     known: dict[Focus, Subject] = {}
     for one in subjects:
         if known.setdefault(one.focus, one) is not one:
@@ -28,7 +33,7 @@ def _by_focus(subjects: Iterable[Subject]) -> dict[Focus, Subject]:
     return known
 
 
-_BY_FOCUS = _by_focus(collected("pipeconform.case.draw.subjects"))
+_BY_FOCUS = by_focus(collected("pipeconform.case.draw.subjects"))
 SUBJECTS: Mapping[Focus, Subject] = {focus: _BY_FOCUS[focus] for focus in Focus}
 """All subjects, in the order of `Focus`."""
 MISTAKEN = frozenset(one.focus for one in SUBJECTS.values() if one.mistaken)
