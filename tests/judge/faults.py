@@ -9,7 +9,7 @@ from msgspec import structs
 
 from pipeconform.adapter import Feature, Placement
 from pipeconform.case import blocks
-from pipeconform.case.case import Eval, Restart, Split, Train
+from pipeconform.case.case import Eval, Load, Restart, Split, Train
 from pipeconform.judge import masters, schedules, split_backward, training
 from pipeconform.judge.evidence import Evidence, Finding, Judge
 from pipeconform.judge.registry import JUDGEMENTS
@@ -162,6 +162,13 @@ def _restored() -> Evidence:
     index = next(i for i, step in enumerate(made.case.program) if isinstance(step, Restart))
     name = next(iter(made.shown[1].steps[index].parameters[1]))
     return _moved(made, 1, ("steps", index, "parameters", 1, name))
+
+
+def _loaded() -> Evidence:
+    """After a state was loaded the first rank has another running mean than that state."""
+    train = Train(batch_size=4, num_microbatches=2)
+    made = honest(of_blocks(blocks.Linear(), blocks.BatchNorm(), program=(train, Load())))
+    return _moved(made, 0, ("steps", 1, "buffers", 0, "blocks.1.norm.running_mean"))
 
 
 def _with_another_optimizer(made: Evidence, **fields: object) -> Evidence:
@@ -470,6 +477,7 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         _of("TRC-7"),
         lambda: _moved(_traced(early="watched"), 0, ("steps", 2, *WEIGHT)),
     ),
+    "a buffer that is not loaded": (training.state_is_right, _loaded),
     "a weight that is not restored": (training.restored_is_saved, _restored),
     "copies that are stepped twice as far": (
         masters.masters_are_kept,
