@@ -7,7 +7,7 @@ What: the option is to copy what the last stage returned to all ranks. The other
   shape. Without the option the last rank has the right output.
 Where: accelerate 1.15.0, utils/operations.py, gather_tensor_shape (line 558) and copy_tensor_to_devices (line 583).
 Why: what was received is indexed by ``nonzero()``, which keeps a dimension more, and is handed to ``torch.zeros`` as
-  a tensor. It was summed over all ranks into ``torch.empty(2**20, dtype=torch.int)``, which nobody fills.
+  a tensor. It was summed over all ranks into ``torch.empty(2**20, dtype=torch.int)``, which is never filled.
 Promise: the docstring of prepare_pippy: with gather_output "the output from the last GPU (which holds the true
   outputs) is sent across to all GPUs".
 Requirement: FWD-1 (as `accelerate-gathered`).

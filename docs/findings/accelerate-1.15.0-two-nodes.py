@@ -1,4 +1,4 @@
-"""On two nodes every node builds the first stages, and nobody the last.
+"""On two nodes every node builds the first stages, and none the last.
 
 What: four ranks on two nodes build stages 0, 1, 0 and 1 of four. Both first ranks of a node pass inputs on, no rank
   has stages 2 and 3, and no rank returns the output. The same four ranks on one node build stages 0 to 3, and the

@@ -13,7 +13,7 @@ Schedules: all; run here without a pipeline.
 Known: near https://github.com/NVIDIA/apex/issues/2024 (open), about private names of that module in what is left.
 Possible fix: take it from torch.amp.grad_scaler.
 
-torch's class is switched off without CUDA; here it is told that there is one, and computes on the CPU.
+torch's class is switched off without CUDA; here it takes CUDA to be there, and computes on the CPU.
 """
 
 import sys
