@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from pipeconform.adapter import Feature
@@ -266,22 +267,11 @@ def buffers_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 def state_is_right(evidence: Evidence) -> Iterator[Finding]:
     """After every step that loads a state, parameters and buffers are those that were loaded, bit for bit."""
-    yield from _per_stage(
-        evidence,
-        evidence.runs(Load),
-        what="parameter",
-        right=lambda e: e.parameters,
-        mine=lambda s: s.parameters,
-        bound=lambda e: {},
-    )
-    yield from _per_stage(
-        evidence,
-        evidence.runs(Load),
-        what="buffer",
-        right=lambda e: e.buffers,
-        mine=lambda s: s.buffers,
-        bound=lambda e: {},
-    )
+    for what in ("parameter", "buffer"):
+        values = attrgetter(f"{what}s")
+        yield from _per_stage(
+            evidence, evidence.runs(Load), what=what, right=values, mine=values, bound=lambda e: {}
+        )
 
 
 def restored_is_saved(evidence: Evidence) -> Iterator[Finding]:

@@ -7,19 +7,16 @@ sets up an environment that has them all.
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from pipeconform.adapters.apex import Apex
-from pipeconform.adapters.zero_bubble import ZeroBubble
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
-from pipeconform.errors import Unsupported
 from pipeconform.spec import profile, requirement
+from tests.installed import installed_release
 
 ENGINES = Path(__file__).parent / "engines"
 WRONG = ENGINES / "wrong.py"
@@ -40,8 +37,6 @@ RELEASES = {
     "zero-bubble": "0.9.0",
     "apex": "0.1",
 }
-CHECKOUTS = {"zero-bubble": ZeroBubble, "apex": Apex}
-"""Engines that are no distribution; their adapters know the release."""
 
 ASKED = ("FWD-1", "TRN-1", "TRN-2", "TRN-3", "TRN-14", "SCH-1", "SCH-7", "LIF-1", "LIF-6")
 CASES = [
@@ -142,13 +137,8 @@ def _require(distribution: str | None) -> None:
     if distribution is None:
         return
     wanted = f"{distribution}=={RELEASES[distribution]}"
-    try:
-        found = (
-            CHECKOUTS[distribution]().describe().version
-            if distribution in CHECKOUTS
-            else metadata.version(distribution)
-        )
-    except (metadata.PackageNotFoundError, Unsupported):
+    found = installed_release(distribution)
+    if found is None:
         pytest.skip(f"needs {wanted}, which is not installed")
     if found != RELEASES[distribution]:
         pytest.skip(f"needs {wanted}, but {found} is installed")

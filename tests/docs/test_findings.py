@@ -3,20 +3,15 @@
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from pipeconform.adapters.apex import Apex
-from pipeconform.adapters.zero_bubble import ZeroBubble
-from pipeconform.errors import Unsupported
+from tests.installed import installed_release
 
 FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings"
 SCRIPTS = sorted(FINDINGS.glob("*.py"))
 RELEASE = re.compile(r"(?P<distribution>.+?)-(?P<version>\d+(\.\d+)+)-")
-CHECKOUTS = {"zero-bubble": ZeroBubble, "apex": Apex}
-"""Engines that are no distribution; their adapters know the release."""
 NUMBER = re.compile(r"(-?\d+\.\d+)")
 
 
@@ -28,14 +23,7 @@ def _needs(script):
     """Skip a finding about a release that is not the installed one."""
     named = RELEASE.match(script.name)
     distribution, version = named["distribution"], named["version"]
-    try:
-        installed = (
-            CHECKOUTS[distribution]().describe().version
-            if distribution in CHECKOUTS
-            else metadata.version(distribution)
-        )
-    except (metadata.PackageNotFoundError, Unsupported):
-        installed = "not installed"
+    installed = installed_release(distribution) or "not installed"
     if not f"{installed}.".startswith(f"{version}."):
         pytest.skip(f"about {distribution} {version}, which is {installed} here")
 
