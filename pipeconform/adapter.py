@@ -197,7 +197,7 @@ class MeasuresGradients(Protocol):
 
 @runtime_checkable
 class ScalesLosses(Protocol):
-    """The additional method of a pipeline that claims `Feature.LOSS_SCALING`."""
+    """The additional method of a pipeline that claims `Feature.LOSS_SCALING` or ``SCALED_AUTOCAST``."""
 
     def loss_scale(self) -> float | None:
         """The factor by which the next step's losses will be multiplied, the same on every pipeline rank.

@@ -118,6 +118,10 @@ class Feature(Claimable):
         "gradients of bfloat16 parameters are added up in float32, see Plan.float32_sums",
     )
     LOSS_SCALING = "loss_scaling", "float16 models are trained with a scaled loss, see Plan.loss_scaling"
+    SCALED_AUTOCAST = (
+        "scaled_autocast",
+        "float32 models are trained under autocast in float16 with a scaled loss, see Plan.autocast",
+    )
     STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
     DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"

@@ -13,8 +13,9 @@ calls `expect`: gloo spares a round trip if the receive is there before the mess
 
 The receiver must know how many bytes to wait for. The first *frame* of a message is as long as the shortest
 message that this link carried between the two ranks before, or, for the link's first, as that of the link before
-(`Lengths`); what does not fit follows in a second frame, whose length stands in the first. Messages of one length
-thus take one frame each, except for the very first; one that is shorter than all before is filled up, once.
+(`Lengths`), but at most 1024 bytes, since a step may have much smaller tensors than the one before; what does not fit
+follows in a second frame, whose length stands in the first. Messages of one length thus take one frame each, except
+for the very first, and for a long one that is its link's first; one that is shorter than all before is filled up, once.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Failure:
 
     text: str
 
+
+_MOST_FILLED_UP = 1024
+"""Bytes to which a link's first message may be filled up."""
 
 Lengths = dict[tuple[str, int], int]
 """By direction (``to`` or ``from``) and position: the length in bytes of the first message of the last link."""
@@ -147,7 +151,7 @@ class Link:
 
     def _frame(self, direction: str, position: int) -> int:
         key = direction, position
-        return self._shortest.get(key, self._lengths.get(key, wire.PREFIX_BYTES))
+        return self._shortest.get(key, min(self._lengths.get(key, wire.PREFIX_BYTES), _MOST_FILLED_UP))
 
     def _note(self, direction: str, position: int, length: int) -> None:
         key = direction, position

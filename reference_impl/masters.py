@@ -1,4 +1,4 @@
-"""The optimizer over float32 copies of 16-bit parameters, and the scale of the loss.
+"""The optimizer over float32 copies of parameters, and the scale of the loss.
 
 Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, sections 3.1 and 3.2.
 """

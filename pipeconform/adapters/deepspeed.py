@@ -7,6 +7,9 @@ therefore copied before it clips and steps (`Capabilities.fused_optimizer`).
 Of half precision only bfloat16 with float32 copies of the parameters is claimed, which is how the engine trains in it.
 Gradients are then those that DeepSpeed shows (``deepspeed.utils.safe_get_full_grad``), as with ZeRO.
 
+Autocast is what its configuration calls ``torch_autocast``: it leaves that of the caller for its own. In float16 the
+plain engine scales losses with a scaler of torch's; ZeRO has another, whose first scale and backoff cannot be chosen.
+
 Not claimed: float64 (it converts every model to float32), outputs (an evaluation returns only the last microbatch's),
 sums (it always averages), accumulation over steps (it clears the gradients).
 """
@@ -70,6 +73,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
         | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.MASTER_WEIGHTS}
+        | {Feature.AUTOCAST, Feature.SCALED_AUTOCAST}
         | {
             Feature.SAVING,
             Feature.BATCH_SOURCES,
@@ -124,6 +128,7 @@ class _DeepSpeedPipeline:
                 "train_micro_batch_size_per_gpu": plan.microbatch_size,
                 "gradient_accumulation_steps": plan.num_microbatches,
                 "gradient_clipping": 0.0 if plan.clipping is None else plan.clipping.max_norm,
+                "torch_autocast": _autocast(plan.autocast),
                 "bf16": {"enabled": plan.master_weights or plan.float32_sums},
                 **(_FLOAT32_SUMS if plan.float32_sums else {}),
                 "zero_optimization": {"stage": zero},
@@ -132,6 +137,10 @@ class _DeepSpeedPipeline:
                 "steps_per_print": 10**9,
             },
         )
+        if (scaling := plan.loss_scaling) is not None:
+            # the configuration has no names for these
+            new = {"scale": scaling.initial, "backoff_factor": scaling.backoff}
+            self._scaler.load_state_dict({**self._scaler.state_dict(), **new})
         self._engine._take_model_step = self._keeping_first(self._engine._take_model_step)
         self._own_groups = [group for group in _groups() if group not in before]
 
@@ -186,6 +195,14 @@ class _DeepSpeedPipeline:
     def gradient_norm(self) -> torch.Tensor:
         """As ZeRO's optimizer measured it in the last step, before it clipped; the plain engine measures none."""
         return torch.as_tensor(self._engine.get_global_grad_norm()).reshape(())
+
+    def loss_scale(self) -> float:
+        """The scale of this rank's own scaler, which the engine has where autocast is in float16."""
+        return float(self._scaler.get_scale())
+
+    @property
+    def _scaler(self) -> Any:
+        return self._engine.torch_autocast_z0_gradscaler
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return module_state(self._modules)
@@ -258,7 +275,8 @@ class DeepSpeedZero1(DeepSpeed):
     claims = replace(
         _CAPABILITIES,
         # without ZeRO the engine refuses float32 sums of bfloat16 gradients
-        features=_CAPABILITIES.features | {Feature.GRADIENT_NORM, Feature.FLOAT32_SUMS},
+        features=_CAPABILITIES.features - {Feature.SCALED_AUTOCAST}
+        | {Feature.GRADIENT_NORM, Feature.FLOAT32_SUMS},
     )
 
 
@@ -267,6 +285,11 @@ def _offered(claims: Capabilities) -> Capabilities:
     if has_file("deepspeed", "runtime", "pipe", "dualpipev.py"):
         return claims
     return replace(claims, schedules=tuple(one for one in claims.schedules if one.name != _DUAL_PIPE_V))
+
+
+def _autocast(dtype: torch.dtype | None) -> dict[str, Any]:
+    """The section of the configuration, in which the engine wants a dtype in any case."""
+    return {"enabled": dtype is not None, "dtype": str(dtype or torch.bfloat16).removeprefix("torch.")}
 
 
 def _module_class(plan: Plan) -> Any:

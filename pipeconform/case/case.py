@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -130,6 +131,14 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
         """The training steps of the program."""
         return tuple(step for step in self.program if isinstance(step, Train))
 
+    @property
+    def autocast(self) -> Literal["bfloat16", "float16"] | None:
+        """The dtype of autocast in all steps that run the pipeline; None if they run without."""
+        if not any(run.autocast for run in self.runs):
+            return None
+        scaled = isinstance(self.optimizer, Sgd) and self.optimizer.scaling is not None
+        return "float16" if scaled else "bfloat16"
+
     def blocks(self) -> Iterator[AnyBlock]:
         """Every block of every stage, in order."""
         return self.model.blocks()
@@ -251,6 +260,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield from _contradictory_restarts(case)
     if any(run.from_source for run in case.runs) and model.input_requires_grad:
         yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
+    if len({run.autocast for run in case.runs}) > 1:
+        yield "steps of one case all run under autocast, or none: engines may have it in their configuration"
     if any(step.from_source and step.by_hand is not None for step in case.trains):
         yield "a step by hand has its whole batch: it cannot be from_source"
     if isinstance(case.optimizer, Sgd):
@@ -292,8 +303,8 @@ def _contradictory_updates(case: Case, optimizer: Sgd) -> Iterator[str]:
         yield f"optimizer.masters copies parameters of 16 bits: it needs another model.dtype than {case.model.dtype}"
     if optimizer.masters and case.world.tensor is not None:
         yield "optimizer.masters cannot be combined with world.tensor"
-    if optimizer.scaling is not None and not optimizer.masters:
-        yield "optimizer.scaling needs optimizer.masters"
+    if optimizer.scaling is not None and not optimizer.masters and case.autocast is None:
+        yield "optimizer.scaling needs optimizer.masters or steps under autocast"
 
 
 def _contradictory_freezes(case: Case) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Focus(StrEnum):
     CLIPPED = "clipped gradients"
     MASTERS = "master weights"
     SCALED = "scaled losses"
+    SCALED_AUTOCAST = "scaled losses under autocast"
     CLIPPED_COPIES = "clipped gradients of copies"
     CLIPPED_SCALED = "clipped gradients of scaled losses"
     FLOAT32_SUMS = "sums in float32"

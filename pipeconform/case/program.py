@@ -48,7 +48,7 @@ class LossSpec(Strict, frozen=True, kw_only=True):
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
-    """Forward and backward over one batch; with `autocast`, under automatic mixed precision (bfloat16).
+    """Forward and backward over one batch; with `autocast`, under automatic mixed precision.
 
     With `from_source`, the microbatches come from an iterator that all such steps of the case share.
     """
@@ -125,7 +125,7 @@ class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
     masters: bool = False
     """Whether float32 copies of the parameters are stepped."""
     scaling: Scaling | None = None
-    """Needs `masters`."""
+    """Needs `masters`, or steps under autocast, whose dtype is then float16."""
 
 
 class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):

@@ -251,8 +251,12 @@ class Plan:
     it into the parameter. `LoadState` sets the copies, too. False unless `Feature.MASTER_WEIGHTS` or ``LOSS_SCALING``
     is claimed."""
     loss_scaling: LossScaling | None = None
-    """If given, there are master weights, and `Pipeline.gradients` may still be scaled; None unless
-    `Feature.LOSS_SCALING` is claimed."""
+    """If given, there are master weights, or float32 parameters under `autocast`, and `Pipeline.gradients` may still be
+    scaled. None unless `Feature.LOSS_SCALING` or ``SCALED_AUTOCAST`` is claimed."""
+    autocast: torch.dtype | None = None
+    """If given, every ``Pipeline.run`` is called under ``torch.autocast`` of this dtype, which is bfloat16, or float16
+    with a scaled loss. Engines that enter autocast themselves need it in their configuration. None unless
+    `Feature.AUTOCAST` or ``SCALED_AUTOCAST`` is claimed."""
     float32_sums: bool = False
     """Whether gradients of bfloat16 parameters are added up in float32, over microbatches, steps and replicas, and
     `Pipeline.gradients` returns float32. False unless `Feature.FLOAT32_SUMS` is claimed."""

@@ -203,7 +203,7 @@ class CheckedPipeline:
         """A number or None; called only if the plan scales losses."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, ScalesLosses):
-            raise _lacking(pipeline, "loss_scale()", "Feature.LOSS_SCALING")
+            raise _lacking(pipeline, "loss_scale()", "Feature.LOSS_SCALING or SCALED_AUTOCAST")
         found = pipeline.loss_scale()
         _require(isinstance(found, int | float | None), "loss_scale()", found, "a number or None")
         return None if found is None else float(found)

@@ -163,6 +163,7 @@ def plan_of(
         clipping=clipping,
         master_weights=isinstance(case.optimizer, Sgd) and case.optimizer.masters,
         loss_scaling=scaling,
+        autocast=data.autocast_dtype(case),
         float32_sums=case.model.sums_in_float32,
         table=given_csv(case),
         rewritten=case.world.rewritten,

@@ -78,7 +78,7 @@ def run_step(running: Running, index: int) -> StepShown:
             batch = placed_batch(batch, case.world.tensor, plan.ranks.mesh)
         if isinstance(step, Train):
             batch = replace(batch, returns_outputs=running.returns_outputs)
-        with data.autocast_of(step, device=plan.ranks.device), _guard(step):
+        with data.autocast_in(plan.autocast, device=plan.ranks.device), _guard(step):
             if isinstance(step, Train) and step.by_hand is not None:
                 answers = by_hand.drive(pipeline, plan, batch, step.by_hand)
             else:

@@ -263,6 +263,7 @@ class _Run:
         self.magnitudes: dict[int, Tensor] | None = {} if reassociated else None
         self.case, self.scale, self.stages = case, scale, stages
         self.replay, self.analysis, self.device = replay, analysis, device
+        self._autocast = data.autocast_dtype(case)
         self.reassociation: dict[int, Tensor] = {}
         self.before: Sequence[Tensor | None] = ()
         self.divisor = self._num_microbatches = 1
@@ -273,7 +274,7 @@ class _Run:
         trainable = [p for p in self.parameters if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None
         self.masters: Masters | None = None
-        if isinstance(case.optimizer, Sgd) and case.optimizer.masters:
+        if isinstance(case.optimizer, Sgd) and (case.optimizer.masters or case.optimizer.scaling is not None):
             self.masters = Masters(trainable, case.optimizer)
         elif trainable and isinstance(case.optimizer, Sgd):
             self.optimizer = torch.optim.SGD(
@@ -292,7 +293,7 @@ class _Run:
         step, self.replay.flow = self.case.program[index], self.flow
         if isinstance(step, Train | Eval):
             live = dict(enumerate(self.stages))
-            with data.autocast_of(step, device=self.device), self.mistakes.during(step, live):
+            with data.autocast_in(self._autocast, device=self.device), self.mistakes.during(step, live):
                 return self._batch(index, train=isinstance(step, Train))
         if isinstance(step, Zero | Restart):  # a training that goes on has all but its gradients
             for stage in self.stages:

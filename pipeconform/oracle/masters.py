@@ -1,4 +1,4 @@
-"""Float32 copies of 16-bit parameters, and the scale of the loss, in the oracle."""
+"""Float32 copies of parameters, and the scale of the loss, in the oracle."""
 
 from __future__ import annotations
 

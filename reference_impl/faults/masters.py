@@ -74,6 +74,16 @@ class OverflowKeptToItself(ReferencePipeline):
         return _OwnOverflow(scaling, None, self.plan.ranks.device)
 
 
+@breaks("TRN-24", tells=r"parameter of [\w.]+ in stage \d|scales the next losses by")
+class OverflowUnderAutocastKeptToItself(ReferencePipeline):
+    """Under autocast every rank has a scaler of its own, which skips the update if its own gradients overflow."""
+
+    def make_scale(self, scaling: LossScaling) -> LossScale:
+        if self.plan.master_weights:
+            return super().make_scale(scaling)
+        return _OwnOverflow(scaling, None, self.plan.ranks.device)
+
+
 class _OwnScale(LossScale):
     def allows(self, gradients: Sequence[Tensor]) -> bool:
         before, own = self.value, all(bool(one.isfinite().all()) for one in gradients)

@@ -302,7 +302,7 @@ def sums_in_float32(evidence: Evidence) -> Iterator[Finding]:
     "TRN-24",
     title="Scaled losses",
     level=MUST,
-    about=(Focus.SCALED,),
+    about=(Focus.SCALED, Focus.SCALED_AUTOCAST),
     trains=True,
     needs=(Feature.STATE,),
     promise=(
@@ -318,7 +318,8 @@ def sums_in_float32(evidence: Evidence) -> Iterator[Finding]:
 )
 def scaled_losses(evidence: Evidence) -> Iterator[Finding]:
     """Where the scaled gradient of one parameter of one stage overflows, no rank changes a parameter, and every rank
-    lowers its scale alike; the next step is that of the gradients without a scale.
+    lowers its scale alike; the next step is that of the gradients without a scale. So it is for models in float16, and
+    for those in float32 that are trained under autocast in float16.
 
     Each rank sees its own gradients only. If one skips and the others step, the stages belong to different models
     from then on, and nothing fails.

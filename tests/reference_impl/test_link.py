@@ -38,6 +38,15 @@ def test_the_next_link_begins_with_what_the_last_one_began_with(pools: Pools) ->
     assert len(third) == 2
 
 
+def test_short_messages_are_not_filled_up_to_the_long_ones_of_the_link_before(pools: Pools) -> None:
+    sent, received = _frames(pools, [400], [5, 5])
+
+    assert sent == received
+    second = sent[2:]
+    assert second[0] == 1024
+    assert second[1] < 512
+
+
 def _frames(pools: Pools, *sizes: list[int]) -> tuple[list[int], ...]:
     vector = pools.of_size(2).run("link_ranks:frames", json.dumps(sizes).encode(), time_limit=30)
     assert vector.ok, vector.describe()

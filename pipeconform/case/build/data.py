@@ -36,7 +36,8 @@ from pipeconform.case.seeds import seed_of
 
 __all__ = [
     "IGNORED",
-    "autocast_of",
+    "autocast_dtype",
+    "autocast_in",
     "boundaries_of",
     "buffers_moved",
     "decoy_of",
@@ -384,11 +385,14 @@ def buffers_moved(state: Mapping[str, Tensor], *, by: float) -> dict[str, Tensor
     return {name: moved(value) for name, value in state.items()}
 
 
-def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractContextManager[object]:
-    """The context for a step: automatic mixed precision if the step asks for it."""
-    if not step.autocast:
-        return nullcontext()
-    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
+def autocast_dtype(case: Case) -> torch.dtype | None:
+    """The dtype of automatic mixed precision in the steps that run the pipeline; None if they run without."""
+    return None if case.autocast is None else getattr(torch, case.autocast)
+
+
+def autocast_in(dtype: torch.dtype | None, *, device: torch.device | str) -> AbstractContextManager[object]:
+    """The context for a step: automatic mixed precision, if there is a dtype for it."""
+    return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype=dtype)
 
 
 def loss_of(case: Case, *, last: Callable[[], nn.Module] | None = None) -> Loss:
@@ -459,11 +463,11 @@ def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
 
 def passed_on(case: Case, *, stages: int) -> list[tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]:
     """The inputs and outputs of each of the first `stages` for the first microbatch of the first run."""
-    index, step = next((i, step) for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
+    index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
     micro = make_batch(case, index).microbatches[0]
     values: tuple[Any, ...] = micro.args
     found = []
-    with torch.random.fork_rng(devices=[]), autocast_of(step, device="cpu"):
+    with torch.random.fork_rng(devices=[]), autocast_in(autocast_dtype(case), device="cpu"):
         for s in range(stages):
             output = build_stage(case, s)(*values, **micro.kwargs.get(s, {}))
             given = tuple(output) if isinstance(output, tuple | list) else (output,)

@@ -8,7 +8,18 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.case.blocks import AnyBlock, Attention, BatchNorm, Block, Head, Linear, Mlp, Norm, SyncedNorm
+from pipeconform.case.blocks import (
+    AnyBlock,
+    Attention,
+    BatchNorm,
+    Block,
+    Embedding,
+    Head,
+    Linear,
+    Mlp,
+    Norm,
+    SyncedNorm,
+)
 from pipeconform.case.case import Case, Eval, Model, Stage, Step, Train, Zero
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft
@@ -34,6 +45,7 @@ __all__ = [
     "unfrozen",
     "with_classes",
     "with_gradients_of_size",
+    "with_linear_maps",
     "with_ordinary_tensors",
     "with_other_blocks",
     "without_blocks",
@@ -70,6 +82,13 @@ def beginning(model: Model, stage: int, block: AnyBlock, *, replacing: int = 0) 
     stages = list(model.stages)
     stages[stage] = structs.replace(stages[stage], blocks=(block, *stages[stage].blocks[replacing:]))
     return structs.replace(model, stages=tuple(stages))
+
+
+def with_linear_maps(model: Model) -> Model:
+    """The model with linear maps only: in 16 bits the bound on rounding errors allows everything behind a norm."""
+    kept = (Linear, Embedding, Head)
+    kinds = {type(block) for stage in model.stages for block in stage.blocks}
+    return with_other_blocks(model, {kind: (Linear(),) for kind in kinds if kind not in kept})
 
 
 def with_classes(model: Model) -> Model:

@@ -137,6 +137,10 @@ def _unclassified(case: Case) -> Iterator[Case]:
         yield from with_model(case, stages=(first, *case.model.stages[1:]), tokens=False)
 
 
+_TOGETHER = {"autocast": Train | Eval}
+"""Settings that several kinds of steps have alike, by name."""
+
+
 def _plainer_steps(case: Case) -> Iterator[Case]:
     """Cases with the default for one setting of the steps at a time."""
     names = dict.fromkeys(
@@ -148,7 +152,8 @@ def _plainer_steps(case: Case) -> Iterator[Case]:
     for kind, name in names:
         changed = [
             structs.replace(step, **{name: usual})
-            if type(step) is kind and (usual := dict(_usual(step)).get(name, ...)) is not ...
+            if isinstance(step, _TOGETHER.get(name, kind))
+            and (usual := dict(_usual(step)).get(name, ...)) is not ...
             else step
             for step in case.program
         ]

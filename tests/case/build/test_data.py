@@ -9,7 +9,8 @@ from pipeconform.adapter import Along
 from pipeconform.case.blocks import Decoder, Embedding, Head, Linear
 from pipeconform.case.build.data import (
     IGNORED,
-    autocast_of,
+    autocast_dtype,
+    autocast_in,
     boundaries_of,
     decoy_of,
     kwarg_gradients,
@@ -22,7 +23,7 @@ from pipeconform.case.build.data import (
 )
 from pipeconform.case.build.decoder import EARLIER
 from pipeconform.case.build.modules import build_stage
-from pipeconform.case.case import Eval, Kwarg, LossSpec, Model, Split, Stage, Train, Zero
+from pipeconform.case.case import Eval, Kwarg, LossSpec, Model, Scaling, Sgd, Split, Stage, Train, Zero
 from tests.case.examples import small_case, with_model
 
 
@@ -386,14 +387,19 @@ def test_gradients_of_keyword_arguments_are_those_of_tensors_that_need_one() -> 
     assert kwarg_gradients(make_batch(with_model(case, input_requires_grad=False), 0), stages=(0,)) == {}
 
 
-def test_autocast_is_asked_for_step_by_step() -> None:
-    def dtype_in(step) -> torch.dtype:
-        with autocast_of(step, device="cpu"):
+def test_autocast_is_in_bfloat16_or_with_a_scaled_loss_in_float16() -> None:
+    def dtype_in(case) -> torch.dtype:
+        with autocast_in(autocast_dtype(case), device="cpu"):
             return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
 
     run = Train(batch_size=1, num_microbatches=1)
-    assert dtype_in(run) is torch.float32
-    assert dtype_in(msgspec.structs.replace(run, autocast=True)) is torch.bfloat16
+    lower = (msgspec.structs.replace(run, autocast=True),)
+    scaled = Sgd(lr=0.5, scaling=Scaling(initial=512.0, backoff=0.5))
+
+    assert dtype_in(small_case(program=(run,))) is torch.float32
+    assert dtype_in(small_case(program=lower)) is torch.bfloat16
+    assert dtype_in(small_case(program=lower, optimizer=Sgd(lr=0.5))) is torch.bfloat16
+    assert dtype_in(small_case(program=lower, optimizer=scaled)) is torch.float16
 
 
 def test_ties_are_told_by_stage_and_name() -> None:

@@ -304,10 +304,16 @@ def test_what_stays_while_features_go() -> None:
 
 
 def test_a_setting_of_training_steps_is_left_alone_in_evaluations() -> None:
-    case = _case(program=(structs.replace(TRAIN, autocast=True), structs.replace(EVAL, autocast=True)))
+    case = _case(program=(structs.replace(TRAIN, from_source=True), structs.replace(EVAL, from_source=True)))
     plainer = [one.program for one in fewer_features(case)]
 
     assert plainer == [(TRAIN, case.program[1]), (case.program[0], EVAL)]
+
+
+def test_autocast_is_taken_from_all_steps_together() -> None:
+    case = _case(program=(structs.replace(TRAIN, autocast=True), structs.replace(EVAL, autocast=True)))
+
+    assert {one.program for one in fewer_features(case)} == {(TRAIN, EVAL)}
 
 
 # ------------------------------------------------------------------------------------------ blocks

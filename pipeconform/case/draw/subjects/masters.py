@@ -1,4 +1,7 @@
-"""Optimizers that step float32 copies of 16-bit parameters, and scaled losses, with clipped gradients or without."""
+"""Optimizers that step float32 copies of 16-bit parameters, and scaled losses, with clipped gradients or without.
+
+Losses are scaled for models in float16, and for those in float32 that are trained under autocast in float16.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,14 @@ from collections.abc import Callable
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Load, Model, Optimize, Scaling, Sgd, Step, Zero
-from pipeconform.case.draw.changes import changed_model, in_some_stage, replaced, with_other_blocks
+from pipeconform.case.case import Case, Load, Optimize, Scaling, Sgd, Step, Train, Zero
+from pipeconform.case.draw.changes import (
+    changed_model,
+    changed_steps,
+    in_some_stage,
+    replaced,
+    with_linear_maps,
+)
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft, Subject
 from pipeconform.case.draw.subjects.clipped import some_clip
@@ -40,15 +49,12 @@ def _has(*, scaled: bool, clipped: bool) -> Callable[[Case], bool]:
     return found
 
 
-def _plain(model: Model) -> Model:
-    """With linear maps only: in 16 bits the bound on rounding errors allows everything behind a norm."""
-    kept = (blocks.Linear, blocks.Embedding, blocks.Head)
-    kinds = {type(block) for stage in model.stages for block in stage.blocks}
-    return with_other_blocks(model, {kind: (blocks.Linear(),) for kind in kinds if kind not in kept})
+def _is_scaled_under_autocast(case: Case) -> bool:
+    return case.autocast == "float16"
 
 
 def _copies(d: Drawing, draft: Draft) -> Draft:
-    draft = replaced(draft, model=_plain(draft.model))
+    draft = replaced(draft, model=with_linear_maps(draft.model))
     lr = d.pick(_RATES)
     options = [Sgd(lr=lr, masters=True), Sgd(lr=lr, momentum=0.5, masters=True)]
     return replaced(draft, optimizer=d.pick(options))
@@ -63,8 +69,14 @@ def _many_updates(d: Drawing, draft: Draft) -> Draft:
 
 
 def _overflowing(d: Drawing, draft: Draft) -> Draft:
-    draft = in_some_stage(blocks.Overflowing())(d, replaced(draft, model=_plain(draft.model)))
+    draft = in_some_stage(blocks.Overflowing())(d, replaced(draft, model=with_linear_maps(draft.model)))
     return replaced(draft, optimizer=Sgd(lr=2.0**-5, masters=True, scaling=_SCALING))
+
+
+def _overflowing_under_autocast(d: Drawing, draft: Draft) -> Draft:
+    draft = in_some_stage(blocks.Overflowing())(d, replaced(draft, model=with_linear_maps(draft.model)))
+    train = structs.replace(draft.train, autocast=True)
+    return replaced(draft, train=train, optimizer=Sgd(lr=2.0**-5, scaling=_SCALING))
 
 
 def _two_updates(d: Drawing, draft: Draft) -> Draft:
@@ -102,6 +114,10 @@ def _in_float32(case: Case) -> Case:
     return changed_model(_with(masters=False)(case), dtype="float32")
 
 
+def _without_scale_and_autocast(case: Case) -> Case:
+    return changed_steps(_with(scaling=None)(case), Train, autocast=False)
+
+
 MASTERS = Subject(
     focus=Focus.MASTERS,
     needs=frozenset({Feature.OPTIMIZER, Feature.MASTER_WEIGHTS}),
@@ -129,6 +145,21 @@ SCALED = Subject(
     program=_two_updates,
     without=_with(scaling=None),
     control="without a scale of the loss",
+)
+SCALED_AUTOCAST = Subject(
+    focus=Focus.SCALED_AUTOCAST,
+    needs=frozenset({Feature.OPTIMIZER, Feature.SCALED_AUTOCAST, Feature.CUSTOM_FUNCTIONS}),
+    trains=True,
+    claimed=lambda claim, own: own.boundary.differ,  # what overflows returns float32
+    found=_is_scaled_under_autocast,
+    rarity=2,
+    least_stages=2,
+    widths=(4, 6, 8),
+    dtype=lambda d: "float32",
+    contents=_overflowing_under_autocast,
+    program=_two_updates,
+    without=_without_scale_and_autocast,
+    control="without autocast and a scale of the loss",
 )
 CLIPPED_COPIES = Subject(
     focus=Focus.CLIPPED_COPIES,
