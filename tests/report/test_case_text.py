@@ -226,7 +226,7 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
         Freeze(stage=1, frozen=False),
         Load(),
         Train(batch_size=4, num_microbatches=2, autocast=True),
-        Eval(batch_size=2, num_microbatches=1, guard="inference_mode"),
+        Eval(batch_size=2, num_microbatches=1, autocast=True, guard="inference_mode"),
     )
 
     text = describe_case(msgspec.structs.replace(case, program=program))
@@ -234,7 +234,7 @@ def test_passages_guards_autocast_and_loading_are_said() -> None:
     assert "passes a scalar tensor from stage 0 to 1, used by 1" in text
     assert "passes a stream tensor from stage 0 to 1, used by none" in text
     assert "freeze stage 1, unfreeze stage 1, load state, train(B = 4, m = 2, autocast), eval(" in text
-    assert "eval(B = 2, m = 1, inference_mode)" in text
+    assert "eval(B = 2, m = 1, autocast, inference_mode)" in text
 
 
 def test_a_restart_says_what_happens() -> None:

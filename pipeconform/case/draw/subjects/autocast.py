@@ -39,7 +39,7 @@ AUTOCAST = Subject(
     focus=Focus.AUTOCAST,
     needs=frozenset({Feature.AUTOCAST}),
     # stages that end in different kinds of blocks then return different dtypes
-    claimed=lambda claim, own: own.boundary.differ,
+    claimed=lambda claim, own: own.boundary.differ and "float32" in own.boundary.dtypes,
     found=lambda case: case.autocast == "bfloat16",
     dtype=lambda d: "float32",
     contents=_under_autocast,

@@ -150,7 +150,8 @@ SCALED_AUTOCAST = Subject(
     focus=Focus.SCALED_AUTOCAST,
     needs=frozenset({Feature.OPTIMIZER, Feature.SCALED_AUTOCAST, Feature.CUSTOM_FUNCTIONS}),
     trains=True,
-    claimed=lambda claim, own: own.boundary.differ,  # what overflows returns float32
+    # what overflows returns float32
+    claimed=lambda claim, own: own.boundary.differ and "float32" in own.boundary.dtypes,
     found=_is_scaled_under_autocast,
     rarity=2,
     least_stages=2,
