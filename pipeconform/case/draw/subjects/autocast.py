@@ -25,7 +25,7 @@ def _in_both_dtypes(model: Model) -> Model:
 
 
 def _under_autocast(d: Drawing, draft: Draft) -> Draft:
-    # with norms dtypes are judged, and hardly a gradient
+    # behind a norm the bound allows almost every gradient; with the others dtypes are judged
     model = with_linear_maps(draft.model) if d.pick((True, True, False)) else draft.model
     return replaced(
         draft,

@@ -83,6 +83,7 @@ PARTS_OF_REPLICAS: tuple[Subject, ...] = (
     clipped.CLIPPED,
     masters.MASTERS,
     masters.SCALED,
+    masters.SCALED_AUTOCAST,
     masters.CLIPPED_COPIES,
     masters.CLIPPED_SCALED,
     sources.SOURCES,
@@ -128,7 +129,10 @@ _REASONS: tuple[tuple[tuple[Focus, ...], tuple[Focus, ...], str], ...] = (
     ),
     (
         (Focus.SHARDED,),
-        (Focus.MASTERS, Focus.SCALED, Focus.CLIPPED_COPIES, Focus.CLIPPED_SCALED, Focus.FLOAT32_SUMS),
+        (
+            *(Focus.MASTERS, Focus.SCALED, Focus.SCALED_AUTOCAST),
+            *(Focus.CLIPPED_COPIES, Focus.CLIPPED_SCALED, Focus.FLOAT32_SUMS),
+        ),
         "fully_shard has a policy of mixed precision of its own, in the place of copies and sums beside its shards",
     ),
     (
