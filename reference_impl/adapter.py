@@ -77,7 +77,7 @@ class ReferencePipeline:
         if self.sums is not None:
             self.replicas = {s: Float32Replicas(own, self.sums) for s, own in self.replicas.items()}
         self._operate = step_modules(self.modules, plan.optimizer)
-        # a scaled loss needs copies of float32 parameters, too: theirs are the gradients without the scale
+        # the copies get gradients without a loss's scale, so parameters in float32 have them where it is scaled
         copied = plan.master_weights or plan.loss_scaling is not None
         self.masters = self.make_masters() if copied else None
         self.scale = self.make_scale(plan.loss_scaling) if plan.loss_scaling is not None else None

@@ -17,6 +17,7 @@ from pipeconform.case.case import (
     LossSpec,
     Model,
     Optimize,
+    Scaling,
     Sgd,
     Split,
     Stage,
@@ -31,6 +32,7 @@ from pipeconform.errors import BadCaseError
 from tests.case.examples import small_case, with_model
 
 LINEAR = Stage(blocks=(Linear(),))
+SCALED = Sgd(lr=0.5, scaling=Scaling(initial=512.0, backoff=0.5))
 
 
 Reasons = Callable[[], Iterator[str]]
@@ -330,6 +332,16 @@ CASES = {
         {"program": (*_run(), Optimize()), "optimizer": Sgd(lr=0.5)},
         {"program": (*_run(), Optimize())},
         "program[1] is an optimizer step, but the case has no optimizer",
+    ),
+    "autocast in every step": (
+        {"program": (*_run(autocast=True), *_run(autocast=True))},
+        {"program": (*_run(autocast=True), *_run())},
+        "steps of one case all run under autocast, or none",
+    ),
+    "a scaled loss in float16": (
+        {"program": _run(autocast=True), "optimizer": SCALED},
+        {"program": _run(), "optimizer": SCALED},
+        "optimizer.scaling needs optimizer.masters or steps under autocast",
     ),
     "counted targets of one replica": (
         _counted(),

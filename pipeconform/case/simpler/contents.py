@@ -144,7 +144,7 @@ _TOGETHER = {"autocast": Train | Eval}
 def _plainer_steps(case: Case) -> Iterator[Case]:
     """Cases with the default for one setting of the steps at a time."""
     names = dict.fromkeys(
-        (type(step), name)
+        (_TOGETHER.get(name, type(step)), name)
         for step in case.program
         for name, _ in _usual(step)
         if name not in ("batch_size", "num_microbatches", "mistake")
@@ -152,8 +152,7 @@ def _plainer_steps(case: Case) -> Iterator[Case]:
     for kind, name in names:
         changed = [
             structs.replace(step, **{name: usual})
-            if isinstance(step, _TOGETHER.get(name, kind))
-            and (usual := dict(_usual(step)).get(name, ...)) is not ...
+            if isinstance(step, kind) and (usual := dict(_usual(step)).get(name, ...)) is not ...
             else step
             for step in case.program
         ]

@@ -313,7 +313,7 @@ def test_a_setting_of_training_steps_is_left_alone_in_evaluations() -> None:
 def test_autocast_is_taken_from_all_steps_together() -> None:
     case = _case(program=(structs.replace(TRAIN, autocast=True), structs.replace(EVAL, autocast=True)))
 
-    assert {one.program for one in fewer_features(case)} == {(TRAIN, EVAL)}
+    assert [one.program for one in fewer_features(case)] == [(TRAIN, EVAL)]
 
 
 # ------------------------------------------------------------------------------------------ blocks

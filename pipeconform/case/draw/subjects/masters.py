@@ -49,10 +49,6 @@ def _has(*, scaled: bool, clipped: bool) -> Callable[[Case], bool]:
     return found
 
 
-def _is_scaled_under_autocast(case: Case) -> bool:
-    return case.autocast == "float16"
-
-
 def _copies(d: Drawing, draft: Draft) -> Draft:
     draft = replaced(draft, model=with_linear_maps(draft.model))
     lr = d.pick(_RATES)
@@ -74,9 +70,10 @@ def _overflowing(d: Drawing, draft: Draft) -> Draft:
 
 
 def _overflowing_under_autocast(d: Drawing, draft: Draft) -> Draft:
-    draft = in_some_stage(blocks.Overflowing())(d, replaced(draft, model=with_linear_maps(draft.model)))
+    draft = _overflowing(d, draft)
+    assert isinstance(draft.optimizer, Sgd)
     train = structs.replace(draft.train, autocast=True)
-    return replaced(draft, train=train, optimizer=Sgd(lr=2.0**-5, scaling=_SCALING))
+    return replaced(draft, train=train, optimizer=structs.replace(draft.optimizer, masters=False))
 
 
 def _two_updates(d: Drawing, draft: Draft) -> Draft:
@@ -152,7 +149,7 @@ SCALED_AUTOCAST = Subject(
     trains=True,
     # what overflows returns float32
     claimed=lambda claim, own: own.boundary.differ and "float32" in own.boundary.dtypes,
-    found=_is_scaled_under_autocast,
+    found=lambda case: case.autocast == "float16",
     rarity=2,
     least_stages=2,
     widths=(4, 6, 8),
