@@ -20,7 +20,7 @@ __all__ = ["problems", "unexplained"]
 def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) -> tuple[str, ...]:
     """What must be changed in the file, each with its line; empty when every entry is right.
 
-    Entries about requirements, schedules or devices that the run was not asked to judge are not checked.
+    Entries about requirements, schedules or devices that the run was not asked to judge, or skipped, are not checked.
     """
     return tuple(
         f"{entry.label}: {text}" for entry in file.entries for text in _about(entry, result, today=today)
@@ -61,10 +61,8 @@ def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Itera
 
 def _passes(entry: Expectation, cell: Cell) -> str:
     where = f"{cell.requirement} under {cell.schedule}"
-    if cell.status in ("not_claimed", "skipped"):
-        return (
-            f"matches nothing: {where} is {cell.status.replace('_', ' ')}; remove {cell.schedule!r} from it"
-        )
+    if cell.status == "not_claimed":
+        return f"matches nothing: {where} is not claimed; remove {cell.schedule!r} from it"
     if cell.status == "nothing_compared":
         return (
             f"cannot be checked: {where} compared nothing ({cell.reason}), so it neither shows "
@@ -91,8 +89,8 @@ def _never_judged(entry: Expectation, schedule: str, result: Result) -> Iterator
 
 
 def _unknown(cells: list[Cell]) -> bool:
-    """Whether the harness failed to judge some of the cells, which fails the run by itself."""
-    return any(cell.is_broken for cell in cells)
+    """Whether the run does not show what the cells would: it skipped them all, or the harness failed, which fails it."""
+    return all(cell.status == "skipped" for cell in cells) or any(cell.is_broken for cell in cells)
 
 
 def _judgements(entry: Expectation, cell: Cell) -> int:

@@ -109,6 +109,15 @@ def test_what_is_not_claimed_matches_nothing(told, make):
     assert problem.endswith("matches nothing: TRN-4 under GPipe is not claimed; remove 'GPipe' from it")
 
 
+def test_an_entry_about_a_cell_that_the_run_skipped_is_left_alone_and_one_about_another_is_not(told, make):
+    skipped = make.cell("TRN-4", "GPipe", status="skipped", judgements=0)
+
+    assert told(skipped, entry=entry(schedules=("GPipe",))) == ()
+    assert told(skipped) == ()
+    assert len(told(skipped, make.cell("TRN-4", "1F1B", counts=COUNTS))) == 1
+    assert len(told(skipped, entry=entry(schedules=("1F1B",)))) == 1
+
+
 def test_what_shows_by_chance_may_pass_and_other_violations_may_not_hide_behind_it(told, make):
     chance = entry(schedules=("GPipe",), status=("failed", "flaky", "passed"))
     everywhere = entry(status=("failed", "passed"))
