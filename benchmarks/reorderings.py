@@ -1,17 +1,17 @@
 """Correct reorderings stay inside the numeric classes, and three times the bound in one element is rejected.
 
-    python benchmarks/reorderings.py [--models N] [--seed S] [--decoders] [--out FILE]
+    python benchmarks/reorderings.py [--models N] [--seed S] [--decoders | --narrow] [--out FILE]
 
 For every random model (blocks, widths, dtypes, batch sizes and numbers of microbatches drawn from a fixed seed) the
 gradients are computed as the oracle does, with their bounds, and in other correct ways:
 
 * microbatches added up in another order;
-* the gradients divided by m instead of the loss;
+* the gradients divided by m instead of the loss, or the gradient of the last stage's output;
 * the backward in two parts per stage, first all inputs' gradients, then the weights';
 * boundaries handed over with other strides than those that were computed.
 
 With ``--decoders``, every stage has a layer of a language model, in float64 or float32. Their 16-bit bounds allow
-everything, as those of two norms do.
+everything. With ``--narrow``, models are in 16 bits and have the blocks whose kernels round once (`oracle.kernels`).
 
 A bias before a batch norm, whose gradient is zero in exact arithmetic, is among the models. Then one element of one
 gradient is moved by three times its bound. What has been done is kept in FILE, so a run that was stopped goes on;
@@ -39,7 +39,7 @@ from pipeconform.case.case import Case, Kwarg, LossSpec, Model, Stage, Train, Wo
 from pipeconform.observe.array import Array
 from pipeconform.oracle.full_model import reference
 
-WAYS = ("permuted", "divided late", "split backward", "other strides")
+WAYS = ("permuted", "divided late", "divided output", "split backward", "other strides")
 BLOCKS = (
     blocks.Linear(),
     blocks.Mlp(),
@@ -74,6 +74,19 @@ def decoders_of(seed, index):
         stages=tuple(Stage(blocks=tuple(some)) for some in stages),
         kwargs=tuple(Kwarg(stage=s, kind=kind) for s in range(2) for kind in told),
     )
+    return structs.replace(case, model=model)
+
+
+def narrow_of(seed, index):
+    """Model number `index` in 16 bits, of blocks whose kernels round once."""
+    d = random.Random(f"narrow/{seed}/{index}")
+    case = case_of(seed, index)
+    few = (blocks.Linear(), blocks.Linear(), blocks.Mlp(), blocks.Norm())
+    kinds = (*few, blocks.Attention()) if case.model.sequence else few
+    first = (blocks.Linear(bias=False),) if case.model.sequence else ()
+    chosen = (d.choices(kinds, k=d.randint(0 if first else 1, 2)) for _ in range(2))
+    stages = tuple(Stage(blocks=(*first, *own)) for own in chosen)
+    model = structs.replace(case.model, dtype=d.choice(["bfloat16", "float16"]), stages=stages)
     return structs.replace(case, model=model)
 
 
@@ -118,6 +131,11 @@ def otherwise(case, way, rng):
         handed.requires_grad_()
         second = stages[1](handed, **micro.kwargs.get(1, {}))
         value = loss.function(second, micro.target)
+        if way == "divided output" and mean:
+            (gradient,) = torch.autograd.grad(value, second, retain_graph=True)
+            second.backward(gradient / m)
+            first.backward(handed.grad)
+            continue
         value = value / m if mean and not late else value
         if way == "split backward":
             _split(value, handed, first, stages)
@@ -194,10 +212,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--decoders", action="store_true")
+    parser.add_argument("--decoders", dest="drawn", action="store_const", const=decoders_of, default=case_of)
+    parser.add_argument("--narrow", dest="drawn", action="store_const", const=narrow_of)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "reorderings.json")
     chosen = parser.parse_args()
-    drawn = decoders_of if chosen.decoders else case_of
     torch.set_num_threads(1)
     state = {"seed": chosen.seed, "done": 0, "worst": dict.fromkeys(WAYS, 0.0), "wrong": []}
     if chosen.out.exists():
@@ -205,7 +223,7 @@ def main():
         state = kept if kept["seed"] == chosen.seed else state
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     for index in range(state["done"], chosen.models):
-        worst, wrong = try_model(chosen.seed, index, drawn)
+        worst, wrong = try_model(chosen.seed, index, chosen.drawn)
         state["worst"] = {way: max(state["worst"][way], worst[way]) for way in WAYS}
         state["wrong"] += [f"model {index}: {one}" for one in wrong]
         state["done"] = index + 1

@@ -263,24 +263,26 @@ class ReferencePipeline:
         """Clip the gradients and step the optimizer, unless the loss is scaled and a gradient is not finite."""
         if self.scale is not None and not self.scale.allows(self.counted_gradients()):
             return
+        if self.masters is not None:
+            self.masters.take(scale=1.0 if self.scale is None else self.scale.value)
         if self.plan.clipping is not None:
             self.clip(self.plan.clipping)
         if self.masters is None:
             self._operate(operation)
         else:
-            self.masters.step(scale=1.0 if self.scale is None else self.scale.value)
+            self.masters.step()
 
     def loss_scale(self) -> float | None:
         """The factor of the next step's losses."""
         return None if self.scale is None or not self.modules else self.scale.value
 
     def clip(self, clipping: Clipping) -> None:
-        """Scale this rank's gradients by the norm over all stages; the loss's scale stays in them."""
+        """Scale what is stepped, parameters' gradients or those of their copies, by the norm over all stages."""
         norm = self.norm_of_gradients(clipping.norm_type) / (self.loss_scale() or 1.0)
         factor = (clipping.max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for parameter in self.own_parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor.to(parameter.grad.dtype))
+        for stepped in self.own_parameters() if self.masters is None else self.masters.copies.values():
+            if stepped.grad is not None:
+                stepped.grad.mul_(factor.to(stepped.grad.dtype))
 
     def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
         """Per owned stage and parameter."""

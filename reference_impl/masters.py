@@ -25,10 +25,13 @@ class Masters:
         }
         self.optimizer = optimizer_of(self.copies.values(), spec)
 
-    def step(self, *, scale: float = 1.0) -> None:
-        """Step the copies with the gradients divided by `scale`, and round them into the parameters."""
+    def take(self, *, scale: float = 1.0) -> None:
+        """Give the copies the gradients of their parameters, in float32 and divided by `scale`."""
         for parameter, copy in self.copies.items():
             copy.grad = None if parameter.grad is None else parameter.grad.float() / scale
+
+    def step(self) -> None:
+        """Step the copies with the gradients that they have, and round them into the parameters."""
         if self.optimizer is not None:
             self.optimizer.step()
         self.round()

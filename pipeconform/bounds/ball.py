@@ -8,7 +8,8 @@ order of additions, a fused multiply-add, a constant factor applied elsewhere). 
           ``|x| ≤ |mid| + E`` and ``|x'| ≤ |mid| + 2E``, the two facts every formula below uses;
 ``mass``  at least the sum of the absolute values of the terms that were added up to make it;
 ``terms`` how many terms those are;
-``dev``   samples of the error's linear form, see below.
+``dev``   samples of the error's linear form, see below;
+``fixed`` whether ``mid`` may stand for the exact value, so that ``|x' − mid| ≤ E`` and not 2E.
 
 Rounding is charged by the standard model ``fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u``, plus the smallest normal
 number where a result may underflow (kernels may flush subnormals):
@@ -97,7 +98,7 @@ class Unit(NamedTuple):
 class Ball:
     """See the module's docstring; every operation returns a new ball that includes its own rounding."""
 
-    __slots__ = ("dev", "mass", "mid", "rad", "terms", "unit")
+    __slots__ = ("dev", "fixed", "mass", "mid", "rad", "terms", "unit")
 
     def __init__(
         self,
@@ -109,9 +110,10 @@ class Ball:
         terms: int = 1,
         dev: Tensor | None = None,
         fresh: Tensor | None = None,
+        fixed: bool = False,
     ) -> None:
         """`dev` is the linear part of the error and `fresh` the rest; without either, all of `rad` is fresh."""
-        self.mid, self.unit, self.terms = mid, unit, terms
+        self.mid, self.unit, self.terms, self.fixed = mid, unit, terms, fixed
         # Infinities and NaN are compared as such, without a radius; an unknown radius is infinite.
         certain = None if _is_finite(mid) else ~mid.isfinite()
         rad = torch.nan_to_num(rad * _SLACK, nan=torch.inf, posinf=torch.inf).broadcast_to(mid.shape)
@@ -137,16 +139,24 @@ class Ball:
         """A value that is the same in every evaluation."""
         ball = object.__new__(cls)
         ball.mid, ball.rad, ball.unit, ball.terms = mid, torch.zeros_like(mid), unit, 1
-        ball.mass, ball.dev = mid.abs(), None
+        ball.mass, ball.dev, ball.fixed = mid.abs(), None, True
         return ball
 
     @classmethod
     def recorded(
-        cls, mid: Tensor, rad: Tensor, unit: Unit, *, mass: Tensor, terms: int, dev: Tensor | None
+        cls,
+        mid: Tensor,
+        rad: Tensor,
+        unit: Unit,
+        *,
+        mass: Tensor,
+        terms: int,
+        dev: Tensor | None,
+        fixed: bool = False,
     ) -> Ball:
         """A value computed earlier, whose error is not copied: it holds until that value is written again."""
         ball = object.__new__(cls)
-        ball.mid, ball.rad, ball.unit, ball.terms, ball.dev = mid, rad, unit, terms, dev
+        ball.mid, ball.rad, ball.unit, ball.terms, ball.dev, ball.fixed = mid, rad, unit, terms, dev, fixed
         ball.mass = torch.maximum(mass, _top(mid, rad))
         return ball
 
@@ -162,7 +172,7 @@ class Ball:
     def _same(self, **changes: object) -> Ball:
         ball = object.__new__(Ball)
         ball.mid, ball.rad, ball.mass, ball.dev = self.mid, self.rad, self.mass, self.dev
-        ball.unit, ball.terms = self.unit, self.terms
+        ball.unit, ball.terms, ball.fixed = self.unit, self.terms, self.fixed
         for name, value in changes.items():
             setattr(ball, name, value)
         return ball

@@ -53,13 +53,15 @@ def move(call: Call) -> Sequence[Ball | None]:
         ]
     terms = max((ball.terms for ball in balls), default=1)
     narrower = any(ball.unit.u < call.unit.u for ball in balls)
+    fixed = all(ball.fixed for ball in balls) and not narrower
     result: list[Ball | None] = []
     for out, rad, fill, most, dev in zip(call.outputs, rads, filled, masses, devs, strict=True):
         assert out is not None
         mid = out.double()
         fresh = fill + call.unit.rounding(mid.abs() + 2 * rad, float(narrower))
         mass = torch.maximum(most, mid.abs())  # constants that fill count with their magnitude
-        ball = Ball(mid, rad + fresh, call.unit, mass=mass, terms=terms, dev=dev, fresh=fresh)
+        own = fixed and not bool(fresh.any())
+        ball = Ball(mid, rad + fresh, call.unit, mass=mass, terms=terms, dev=dev, fresh=fresh, fixed=own)
         result.append(ball)
     return result
 

@@ -81,6 +81,7 @@ class _Shadow(NamedTuple):
     mass: Tensor
     dev: Tensor | None
     terms: int
+    fixed: bool
 
 
 class _Shadows:
@@ -123,7 +124,7 @@ class _Shadows:
             return Ball.exact(mid, unit)
         rad, mass = (_like(flat, tensor) for flat in (shadow.rad, shadow.mass))
         dev = None if shadow.dev is None else _like(shadow.dev, tensor)
-        return Ball.recorded(mid, rad, unit, mass=mass, terms=shadow.terms, dev=dev)
+        return Ball.recorded(mid, rad, unit, mass=mass, terms=shadow.terms, dev=dev, fixed=shadow.fixed)
 
     def write(self, tensor: Tensor, ball: Ball) -> None:
         """Record `ball` for the elements of `tensor`, a view of its storage or all of it."""
@@ -132,13 +133,14 @@ class _Shadows:
         old = self._entries.get(key)
         whole = tensor.numel() == size
         terms = ball.terms if old is None or whole else max(ball.terms, old.terms)
+        fixed = ball.fixed and (old is None or whole or old.fixed)
         if whole and tensor.is_contiguous():
             rad, mass = _copied(ball.rad, tensor), _copied(ball.mass, tensor)
             dev = None if ball.dev is None else _copied(lift(ball.dev, tensor.ndim), tensor, len(ball.dev))
         else:
             rad, mass, dev = self._written(tensor, ball, size, old, whole=whole)
         weak = StorageWeakRef(storage) if old is None else old.storage  # type: ignore[no-untyped-call]
-        self._entries[key] = _Shadow(weak, tensor.element_size(), rad, mass, dev, terms)
+        self._entries[key] = _Shadow(weak, tensor.element_size(), rad, mass, dev, terms, fixed)
         if len(self._entries) > self._sweep_at:
             self._sweep()
 
@@ -223,9 +225,9 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._shadows.read(tensor).rad.clone()
 
     def bound(self, tensor: Tensor) -> Tensor:
-        """The most by which two legitimate evaluations may differ: 2E and one constant factor more (float64).
+        """The most by which a legitimate evaluation may differ from this one, and one constant factor more (float64).
 
-        An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
+        That is 2E, or E where the value itself stands for the exact one. An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
         factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass. A complex number has the
         sum of its parts' bounds.
         """
@@ -235,7 +237,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self._shadows.has(tensor):
                 return torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
             ball = self._shadows.read(tensor)
-            return 2 * ball.rad + ball.unit.rounding(ball.mass, 2)
+            return (1 if ball.fixed else 2) * ball.rad + ball.unit.rounding(ball.mass, 2)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

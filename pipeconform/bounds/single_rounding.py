@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pipeconform.bounds.ball import Ball, Unit
+from pipeconform.bounds.moves import tensors_in
 from pipeconform.bounds.rules import Call, Rule
 
 __all__ = ["NARROW", "rounded_once"]
@@ -41,8 +42,9 @@ def rounded_once(
         before: list[Ball | None] = [call.lookup(source)]
     else:
         before = _evaluated(call, rule, record, wide)
+    fixed = all(call.lookup(one).fixed for one in tensors_in(tuple(call.args.values())))
     return [
-        _sharper(ball, out, first) if out is not None and out.dtype in NARROW and ball and first else ball
+        _sharper(ball, out, first, fixed=fixed) if out is not None and out.dtype in NARROW and ball and first else ball
         for ball, out, first in zip(plainly, call.outputs, before, strict=True)
     ]
 
@@ -108,15 +110,20 @@ def _widened(value: Any, lookup: Callable[[Tensor], Ball], record: Callable[[Ten
     return copy
 
 
-def _sharper(plain: Ball, shown: Tensor, before: Ball) -> Ball:
-    """`plain`, with the radii of those elements made smaller that one rounding explains."""
-    low, high = (_rounded(before.mid + sign * 2 * before.rad, shown.dtype) for sign in (-1, 1))
-    value = shown.to(torch.float64)
+def _sharper(plain: Ball, shown: Tensor, before: Ball, *, fixed: bool) -> Ball:
+    """`plain`, with the radii of those elements made smaller that one rounding explains; of `fixed` numbers or others.
+
+    If that is all of them, what is shown stands for the exact value: doubt does not double with every operation.
+    """
+    value, spread = shown.to(torch.float64), (1 if fixed else 2) * before.rad
+    low, high = (_rounded(before.mid + sign * spread, shown.dtype) for sign in (-1, 1))
     explained = (low <= value) & (value <= high)
-    rad = torch.where(explained, torch.maximum(high - value, value - low), plain.rad)
-    if bool((rad >= plain.rad).all()):
+    all_are = bool(explained.all())
+    most = 2 * plain.rad if all_are else plain.rad
+    rad = torch.minimum(torch.where(explained, torch.maximum(high - value, value - low), most), most)
+    if bool((rad >= most).all()):
         return plain
-    return Ball(plain.mid, torch.minimum(rad, plain.rad), plain.unit, terms=plain.terms)
+    return Ball(plain.mid, rad, plain.unit, terms=plain.terms, fixed=all_are)
 
 
 def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -33,6 +33,7 @@ from pipeconform.observe.recorder import hook_counts
 from pipeconform.oracle.averaging import average, widen
 from pipeconform.oracle.clipping import clip
 from pipeconform.oracle.flow import OracleFlow
+from pipeconform.oracle.kernels import Kernels
 from pipeconform.oracle.masters import Masters
 from pipeconform.oracle.together import parts_of, taken_apart, together
 
@@ -263,6 +264,7 @@ class _Run:
         self.magnitudes: dict[int, Tensor] | None = {} if reassociated else None
         self.case, self.scale, self.stages = case, scale, stages
         self.replay, self.analysis, self.device = replay, analysis, device
+        self._kernels = Kernels(analysis, case, device=device)
         self._autocast = data.autocast_dtype(case)
         self.reassociation: dict[int, Tensor] = {}
         self.before: Sequence[Tensor | None] = ()
@@ -275,7 +277,8 @@ class _Run:
         self.optimizer: torch.optim.Optimizer | None = None
         self.masters: Masters | None = None
         if isinstance(case.optimizer, Sgd) and (case.optimizer.masters or case.optimizer.scaling is not None):
-            self.masters = Masters(trainable, case.optimizer)
+            rounding = nullcontext if analysis is None else analysis.rounding_once
+            self.masters = Masters(trainable, case.optimizer, rounding=rounding)
         elif trainable and isinstance(case.optimizer, Sgd):
             self.optimizer = torch.optim.SGD(
                 trainable, lr=case.optimizer.lr, momentum=case.optimizer.momentum
@@ -341,6 +344,11 @@ class _Run:
         if train:
             for p in self.parameters:
                 p.grad = None
+        self._kernels.begin(
+            num_microbatches=m,
+            divisor=0 if self.by_samples else m if mean else 1,
+            accumulates=any(one is not None for one in earlier),
+        )
         outputs, losses, output_bounds = [], list[Tensor](), list[tuple[Array, ...]]()
         inputs: list[list[tuple[Structure, ...]]] = [[] for _ in self.stages]
         for k, micro in enumerate(batch.microbatches):
@@ -353,28 +361,31 @@ class _Run:
                     args = values if isinstance(values, tuple | list) else (values,)
                     with self._aside():
                         inputs[s].append(tuple(Structure.of(value) for value in args))
-                    values = stage(*args, **self._kwargs(micro, s))
+                    with self._kernels.forward():
+                        values = stage(*args, **self._kwargs(micro, s))
                 with self._aside():
                     outputs.append(Structure.of(values))
                     if self.analysis is not None:
                         output_bounds.append(
                             tuple(Array.of(self.analysis.bound(one)) for one in tensors_of(values))
                         )
-                each = [
-                    lose(part, target, **batch.loss_kwargs)
-                    for part, target in parts_of(
-                        values, micro.target, num=len(self.replicas), dim=batch.batch_dim
-                    )
-                ]
+                with self._kernels.loss():
+                    each = [
+                        lose(part, target, **batch.loss_kwargs)
+                        for part, target in parts_of(
+                            values, micro.target, num=len(self.replicas), dim=batch.batch_dim
+                        )
+                    ]
                 losses += [loss.detach() for loss in each]
                 if not train:
                     continue
                 loss = each[0] if len(each) == 1 else torch.stack(each).sum() / len(each)
                 if loss.requires_grad and divide_loss and self.by_samples:
                     dim = batch.batch_dim
-                    self._backward(loss * (micro.target.shape[dim] / batch.target.shape[dim]))
+                    loss = loss * (micro.target.shape[dim] / batch.target.shape[dim])
+                    self._backward(loss, output=values)
                 elif loss.requires_grad:
-                    self._backward(loss / m if divide_loss else loss)
+                    self._backward(loss / m if divide_loss else loss, output=values)
         if train:
             self.before, self.divisor = earlier, m if mean and self.scale.at == "gradient" else 1
             self._num_microbatches = m
@@ -407,31 +418,33 @@ class _Run:
         """A region in which values are recorded: not part of the computation, so the analysis is paused."""
         return nullcontext() if self.analysis is None else self.analysis.aside()
 
-    def _differentiate(self, loss: Tensor) -> None:
+    def _differentiate(self, loss: Tensor, *, output: Any) -> None:
         """One backward through all stages, including deferred weight gradients."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._kernels.backward(loss, output=output)
         for stage in self.stages:
             builder = deferred_weights(stage)
             if builder is not None:
                 builder()()
 
-    def _backward(self, loss: Tensor) -> None:
+    def _backward(self, loss: Tensor, *, output: Any) -> None:
         """Add one microbatch's gradients and, if bounds are wanted, their magnitudes."""
         if self.masters is not None and self.masters.scale is not None:
             loss = loss * self.masters.scale
-        if self.magnitudes is None:
-            self._differentiate(loss)
+        if self.magnitudes is None and not self._kernels.are_known:
+            self._differentiate(loss, output=output)
             return
         sums = [p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        self._differentiate(loss)
+        self._differentiate(loss, output=output)
         for i, (p, total) in enumerate(zip(self.parameters, sums, strict=True)):
             if p.grad is None:
                 p.grad = total
                 continue
-            self.magnitudes[i] = self.magnitudes.get(i, torch.zeros_like(p)) + p.grad.abs()
-            p.grad = p.grad if total is None else total + p.grad
+            if self.magnitudes is not None:
+                self.magnitudes[i] = self.magnitudes.get(i, torch.zeros_like(p)) + p.grad.abs()
+            with self._kernels.sum():
+                p.grad = p.grad if total is None else total + p.grad
 
     def _weigh(self) -> None:
         """Turn this step's magnitudes into bounds that hold for the accumulated gradients."""

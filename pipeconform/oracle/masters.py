@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -14,9 +15,19 @@ __all__ = ["Masters"]
 
 
 class Masters:
-    """Copies of parameters, which are stepped in their place and then rounded into them."""
+    """Copies of parameters, which are stepped in their place and then rounded into them.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], by: Sgd) -> None:
+    `rounding` is a region in which the analysis counts a conversion as one rounding, which it is for every engine.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        by: Sgd,
+        *,
+        rounding: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._rounding = rounding
         self._copies = [(p, nn.Parameter(p.detach().to(torch.float32))) for p in parameters]
         copies = [copy for _, copy in self._copies]
         self._optimizer = torch.optim.SGD(copies, lr=by.lr, momentum=by.momentum) if copies else None
@@ -37,7 +48,7 @@ class Masters:
             clip((copy for _, copy in self._copies), self._clip)
         if self._optimizer is not None:
             self._optimizer.step()
-        with torch.no_grad():
+        with torch.no_grad(), self._rounding():
             for parameter, copy in self._copies:
                 parameter.copy_(copy)
 

@@ -18,9 +18,9 @@ _WRONG = r"the parameter of [\w.]+ in stage \d is not (the reference|the float32
 
 
 class _RoundedMasters(Masters):
-    def step(self, *, scale: float = 1.0) -> None:
+    def step(self) -> None:
         self.reload()
-        super().step(scale=scale)
+        super().step()
 
 
 @breaks("TRN-23", tells=_WRONG)
@@ -45,9 +45,9 @@ class CopiesNotLoaded(ReferencePipeline):
 
 
 class _LateMasters(Masters):
-    def step(self, *, scale: float = 1.0) -> None:
+    def step(self) -> None:
         before = {parameter: copy.detach().clone() for parameter, copy in self.copies.items()}
-        super().step(scale=scale)
+        super().step()
         with torch.no_grad():
             for parameter, copy in before.items():
                 parameter.copy_(copy)
@@ -118,8 +118,8 @@ class InfiniteGradientsZeroed(ReferencePipeline):
 
 
 class _ScaledMasters(Masters):
-    def step(self, *, scale: float = 1.0) -> None:
-        super().step()
+    def take(self, *, scale: float = 1.0) -> None:
+        super().take()
 
 
 @breaks("TRN-24", tells=_WRONG)
@@ -148,13 +148,28 @@ class CopiesNotClipped(ReferencePipeline):
             super().clip(clipping)
 
 
+@breaks("TRN-27", tells=_WRONG)
+class ClippedIn16Bits(ReferencePipeline):
+    """The parameters' gradients are clipped, and rounded, before the copies take them over."""
+
+    def clip(self, clipping: Clipping) -> None:
+        if self.masters is None:
+            super().clip(clipping)
+            return
+        copies, self.masters = self.masters, None
+        scale = self.loss_scale() or 1.0
+        super().clip(clipping)
+        copies.take(scale=scale)
+        self.masters = copies
+
+
 class _ClippedMasters(Masters):
     limit = math.inf
 
-    def step(self, *, scale: float = 1.0) -> None:
+    def take(self, *, scale: float = 1.0) -> None:
         gradients = [one.grad.norm() for one in self.copies if one.grad is not None]
         norm = float(torch.stack(gradients).norm()) / scale if gradients else 0.0
-        super().step(scale=scale * max(1.0, norm / self.limit))
+        super().take(scale=scale * max(1.0, norm / self.limit))
 
 
 @breaks("TRN-27", tells=_WRONG)

@@ -72,6 +72,14 @@ class RoundedToBfloat16(Link):
         super().send(_each_tensor(_rounded, value), to=to)
 
 
+@breaks("TRN-16")
+class GradientsIn8Bits(Link):
+    """Gradients in 16 bits travel in 8 bits; activations as they are."""
+
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(value if isinstance(value, Failure) else map_leaves(_narrowed_gradient, value), to=to)
+
+
 @breaks("FWD-7", source="https://github.com/pytorch/pytorch/issues/62283")
 class Scrambled(Link):
     """A transposed tensor's memory is sent as if it were contiguous."""
@@ -158,6 +166,12 @@ def _alike(a: Any, b: Any) -> bool:
 
 def _rounded(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+
+def _narrowed_gradient(leaf: Tensor | None) -> Tensor | None:
+    if leaf is None or leaf.requires_grad or leaf.dtype not in (torch.bfloat16, torch.float16):
+        return leaf
+    return leaf.to(torch.float8_e5m2).to(leaf.dtype)
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

@@ -67,6 +67,35 @@ def test_a_result_on_a_rounding_boundary_is_in_doubt_by_one_step(dtype):
 
 
 @pytest.mark.parametrize("dtype", NARROW)
+def test_doubt_does_not_double_with_every_operation(dtype):
+    step = torch.finfo(dtype).eps
+    weight = torch.tensor([[1.0, step / 2, 2.0**-12, -(2.0**-12)]], dtype=dtype)
+    with RunningError() as analysis, analysis.rounding_once():
+        first = torch.ones(1, 4, dtype=dtype) @ weight.T  # a tie
+        last = first
+        for _ in range(6):
+            last = (last * 1.0).clone()[:, :].contiguous()
+
+    assert bool(analysis.error(first).any())
+    assert bool((analysis.error(last) <= analysis.error(first)).all())
+    assert bool((analysis.bound(last) <= analysis.bound(first)).all())
+
+
+def test_doubt_that_has_been_copied_into_other_doubt_may_double_again():
+    """Of a tensor some of whose elements were rounded elsewhere, what is shown does not stand for the exact value."""
+    x = drawn(4, dtype=torch.bfloat16)
+    with RunningError() as analysis:
+        mixed = x * 3.0
+        with analysis.rounding_once():
+            mixed[:2] = x[:2] * 3.0
+            doubled = mixed * 1.0
+
+    assert bool((analysis.error(doubled)[:2] == 0).all())
+    assert bool((analysis.error(doubled)[2:] >= analysis.error(mixed)[2:]).all())
+    assert float(analysis.error(mixed)[2:].min()) > 0
+
+
+@pytest.mark.parametrize("dtype", NARROW)
 def test_sums_of_a_few_numbers_are_exact_before_they_are_rounded(dtype):
     step = torch.finfo(dtype).eps
     numbers = torch.tensor([1.0, step / 2], dtype=dtype)

@@ -85,10 +85,18 @@ def beginning(model: Model, stage: int, block: AnyBlock, *, replacing: int = 0) 
 
 
 def with_linear_maps(model: Model) -> Model:
-    """The model with linear maps only: in 16 bits the bound on rounding errors allows everything behind a norm."""
-    kept = (Linear, Embedding, Head)
-    kinds = {type(block) for stage in model.stages for block in stage.blocks}
-    return with_other_blocks(model, {kind: (Linear(),) for kind in kinds if kind not in kept})
+    """The model with one linear map per stage: in 16 bits bounds allow every gradient behind a norm or many maps.
+
+    Maps of sequences have no bias, see `oracle.kernels.round_once`.
+    """
+
+    def with_one(stage: Stage) -> Stage:
+        own = [block for block in stage.blocks if isinstance(block, Embedding | Head)]
+        bias = not model.sequence and all(block.bias for block in stage.blocks if isinstance(block, Linear))
+        at = next((i for i, block in enumerate(own) if isinstance(block, Head)), len(own))
+        return structs.replace(stage, blocks=(*own[:at], Linear(bias=bias), *own[at:]))
+
+    return structs.replace(model, stages=tuple(map(with_one, model.stages)))
 
 
 def with_classes(model: Model) -> Model:

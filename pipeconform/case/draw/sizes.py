@@ -39,8 +39,9 @@ def draw_size(d: Drawing, subject: Subject, *, one_each: bool = False) -> Size:
         rows = [row for row in rows if row[1] == 1] or rows
     p, v, d.num_replicas, d.num_tensor_ranks = d.pick(rows)
     taken = some_m(d.claim, p, v)
-    several = [m for m in taken if m > 1] if subject.several_microbatches else []
-    return p, v, d.pick(several or taken)
+    taken = [m for m in taken if m > 1 or not subject.several_microbatches] or taken
+    taken = [m for m in taken if m.bit_count() == 1 or not subject.exact_mean] or taken
+    return p, v, d.pick(taken)
 
 
 def table(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:

@@ -41,6 +41,10 @@ AUTOCAST = Subject(
     # stages that end in different kinds of blocks then return different dtypes
     claimed=lambda claim, own: own.boundary.differ and "float32" in own.boundary.dtypes,
     found=lambda case: case.autocast == "bfloat16",
+    exact_mean=True,
+    rows=(1, 1, 2),
+    widths=(1, 2, 3, 4),
+    sequence=lambda d, sequence: 0 if d.boundary.min_ndim <= 2 else sequence,
     dtype=lambda d: "float32",
     contents=_under_autocast,
     without=lambda case: changed_steps(case, Train, Eval, autocast=False),
