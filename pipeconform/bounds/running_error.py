@@ -227,9 +227,9 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def bound(self, tensor: Tensor) -> Tensor:
         """The most by which a legitimate evaluation may differ from this one, and one constant factor more (float64).
 
-        That is 2E, or E where the value itself stands for the exact one. An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
-        factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass. A complex number has the
-        sum of its parts' bounds.
+        That is 2E, or E where the value itself stands for the exact one. An engine may scale each of the added terms
+        where the analysed run scaled none: two roundings (the factor's reciprocal and the product) of magnitudes that
+        sum up to the tensor's mass. A complex number has the sum of its parts' bounds.
         """
         if tensor.is_complex():
             return self.bound(torch.view_as_real(tensor.detach())).sum(-1)

@@ -44,7 +44,9 @@ def rounded_once(
         before = _evaluated(call, rule, record, wide)
     fixed = all(call.lookup(one).fixed for one in tensors_in(tuple(call.args.values())))
     return [
-        _sharper(ball, out, first, fixed=fixed) if out is not None and out.dtype in NARROW and ball and first else ball
+        _sharper(ball, out, first, fixed=fixed)
+        if out is not None and out.dtype in NARROW and ball and first
+        else ball
         for ball, out, first in zip(plainly, call.outputs, before, strict=True)
     ]
 

@@ -89,7 +89,7 @@ def _never_judged(entry: Expectation, schedule: str, result: Result) -> Iterator
 
 
 def _unknown(cells: list[Cell]) -> bool:
-    """Whether the run does not show what the cells would: it skipped them all, or the harness failed, which fails it."""
+    """Whether the run does not show it: all the cells were skipped, or the harness failed, which fails the run."""
     return all(cell.status == "skipped" for cell in cells) or any(cell.is_broken for cell in cells)
 
 

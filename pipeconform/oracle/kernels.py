@@ -81,7 +81,7 @@ class Kernels:
         return self._analysis is not None
 
     def begin(self, *, num_microbatches: int, divisor: int, accumulates: bool) -> None:
-        """A step begins: by what engines divide losses or gradients (0: by no integer), and whether gradients are kept."""
+        """A step begins: what engines divide losses or gradients by (0: no integer), and whether gradients are kept."""
         self._exact_scale = self._has_range and divisor.bit_count() == 1
         self._two_terms = self._is_alone and num_microbatches <= 2 and not accumulates
 
@@ -102,7 +102,7 @@ class Kernels:
         with ExitStack() as region:
             region.enter_context(self.loss())
             if self._analysis is not None and isinstance(output, Tensor) and output.requires_grad:
-                handle = output.register_hook(lambda _: region.enter_context(self.forward()))
+                handle = output.register_hook(lambda _: region.enter_context(self.forward()))  # type: ignore[no-untyped-call]
                 region.callback(handle.remove)
             loss.backward()  # type: ignore[no-untyped-call]
 

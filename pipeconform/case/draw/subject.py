@@ -76,7 +76,7 @@ class Subject:
     several_microbatches: bool = False
     """Whether its cases have two microbatches or more wherever the schedule accepts them."""
     exact_mean: bool = False
-    """Whether m is a power of two wherever the schedule accepts one, so that a mean over microbatches rounds nothing."""
+    """Whether m is a power of two wherever the schedule accepts one: dividing by it rounds nothing."""
     rows: tuple[int, ...] = (1, 2, 2, 3)
     """The numbers of samples per microbatch to draw from."""
     widths: tuple[int, ...] = (1, 2, 3, 4, 4, 6, 8, 8)
