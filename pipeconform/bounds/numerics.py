@@ -198,9 +198,15 @@ def _values(array: Array) -> Values:
     return raw
 
 
-def is_finite_somewhere(bound: Array) -> bool:
-    """Whether a bound excludes any value at all."""
-    return bool(np.isfinite(_values(bound)).any())
+def tells_from_zero(expected: Array, bound: Array) -> bool:
+    """Whether a bound excludes zeros in the place of a value, or anything at all in the place of zeros.
+
+    Elements that are not finite are compared as such, whatever their bound.
+    """
+    sizes, limit = np.abs(_values(expected)), _limit(bound, expected)
+    if not sizes.any():
+        return bool(np.isfinite(limit).any()) or not sizes.size
+    return bool(((sizes > limit) | ~np.isfinite(sizes)).any())
 
 
 def _limit(bound: Array, expected: Array) -> Values:

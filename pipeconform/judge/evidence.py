@@ -17,10 +17,10 @@ from pipeconform.bounds.numerics import (
     Mismatch,
     compare,
     enormous,
-    is_finite_somewhere,
     magnitude,
     measure,
     near_overflow,
+    tells_from_zero,
 )
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.judge.finding import Finding
@@ -138,7 +138,7 @@ class Numbers:
     ) -> Mismatch | None:
         """Compare one value; `bound` finds its bound in the bounded reference.
 
-        What any value would have passed, because its bound is infinite, does not count as compared.
+        What zeros would have passed, too, because its bound is as large as the value, does not count as compared.
         """
         found, compared = self._judged(expected, actual, bound)
         if compared:
@@ -168,7 +168,7 @@ class Numbers:
             found, most = measure(expected, actual, bound=known)
             if found is None:
                 self.evidence.gauge.note(most)
-                return None, is_finite_somewhere(known)
+                return None, tells_from_zero(expected, known)
         return found, True
 
     def named(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.bounds.numerics import Mismatch, compare, measure
+from pipeconform.bounds.numerics import Mismatch, compare, measure, tells_from_zero
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.finding import Finding
 from pipeconform.observe.array import Array
@@ -158,14 +158,19 @@ def _badly_refused(
 def differs(
     evidence: WrapperEvidence, right: Array | None, shown: Array | None, *, bound: Bound | None = None
 ) -> Mismatch | None:
-    """How one value differs from `right`: bit for bit and, if it does and may, beyond its bound."""
-    evidence.compared()
+    """How one value differs from `right`: bit for bit and, if it does and may, beyond its bound.
+
+    What zeros would have passed, too, because its bound is as large as the value, does not count as compared.
+    """
     found = compare(right, shown)
-    if found is None or found.kind != "value" or bound is None or (known := bound()) is None:
+    if right is None or found is None or found.kind != "value" or bound is None or (known := bound()) is None:
+        evidence.compared()
         return found
     found, most = measure(right, shown, bound=known)
     if found is None:
         evidence.gauge.note(most)
+    if found is not None or tells_from_zero(right, known):
+        evidence.compared()
     return found
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeconform.bounds.numerics import Mismatch, compare, enormous, magnitude, ratio
+from pipeconform.bounds.numerics import Mismatch, compare, enormous, magnitude, ratio, tells_from_zero
 from pipeconform.errors import HarnessError
 from pipeconform.observe.array import Array
 
@@ -89,6 +89,22 @@ def test_a_bound_admits_differences_up_to_itself_only(expected, actual, passes):
     """|expected − actual| <= bound; NaN and infinities only where expected."""
     assert (compare(array([expected]), array([actual]), bound=limit(0.25)) is None) == passes
     assert (ratio(array([expected]), array([actual]), limit(0.25)) <= 1) == passes
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "tells"),
+    [
+        ([1.0, -2.0], [1.0, 1.5], True),
+        ([1.0, -2.0], [1.0, 2.0], False),
+        ([0.0, 0.0], [math.inf, 1e9], True),
+        ([0.0, 0.0], [math.inf, math.inf], False),
+        ([1.0, math.inf], [math.inf, math.inf], True),
+        ([], [], True),
+    ],
+)
+def test_a_bound_tells_a_value_from_zeros_where_it_is_smaller(values, bounds, tells):
+    """Of zeros, any bound that is finite says something; infinities are compared as such."""
+    assert tells_from_zero(array(values), array(bounds)) is tells
 
 
 def test_an_infinite_or_undefined_bound_admits_no_nan_and_a_nan_bound_nothing():
