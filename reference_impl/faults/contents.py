@@ -102,7 +102,7 @@ class TiesBroken(ReferencePipeline):
                     seen.add(id(parameter))
 
 
-@breaks("TRN-16", also=("TRN-7",))
+@breaks("TRN-16", also=("TRN-7", "TRN-23"))
 class Overflows(_LossScaled):
     """The loss is scaled by more than float16 can hold."""
 

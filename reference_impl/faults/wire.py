@@ -72,7 +72,7 @@ class RoundedToBfloat16(Link):
         super().send(_each_tensor(_rounded, value), to=to)
 
 
-@breaks("TRN-16")
+@breaks("FWD-6", also=("TRN-16",))
 class GradientsIn8Bits(Link):
     """Gradients in 16 bits travel in 8 bits; activations as they are."""
 
