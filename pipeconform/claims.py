@@ -345,7 +345,9 @@ class DataParallelClaim:
 
     wrappers: tuple[Literal["ddp", "fully_shard"], ...] = ("ddp",)
     """torch's ``DistributedDataParallel``, torch's ``fully_shard``, or an equivalent."""
-    options: tuple[Literal["bucket_views", "static_graph", "find_unused", "hook", "nested"], ...] = ()
+    options: tuple[
+        Literal["bucket_views", "static_graph", "find_unused", "hook", "nested", "mixed_precision"], ...
+    ] = ()
     """The fields of `DataParallel` that may be set."""
     accumulation: bool = False  # steps without zero_grad in between add up, every one of them synchronised
     synchronised_norms: bool = False

@@ -30,13 +30,17 @@ def wrapped(plan: Plan, stage: int, module: nn.Module) -> nn.Module:
         return module
     group = plan.ranks.replica_groups[stage]
     if how.wrapper == "fully_shard":
-        from torch.distributed.fsdp import fully_shard
+        import torch
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        policy = MixedPrecisionPolicy()
+        if how.mixed_precision:
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         mesh = _replicas(plan, stage)
         for block in module.get_submodule("blocks").children() if how.nested else ():
             if any(True for _ in block.parameters()):
-                fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)  # in place
+                fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(module, mesh=mesh, mp_policy=policy)  # in place
         return module
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module

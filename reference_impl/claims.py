@@ -39,7 +39,7 @@ CAPABILITIES = Capabilities(
     tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
     data_parallel=DataParallelClaim(
         wrappers=("ddp", "fully_shard"),
-        options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
+        options=("bucket_views", "static_graph", "find_unused", "hook", "nested", "mixed_precision"),
         accumulation=True,
         synchronised_norms=True,
     ),

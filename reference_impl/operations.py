@@ -70,7 +70,7 @@ class ChunkOperations:
     def backward_weight(self, microbatch: int) -> None:
         """Accumulate the parameters' gradients, once, after ``backward(full=False)``."""
         self._require_known(microbatch, "weight part")
-        self._stage.backward_weight(microbatch)
+        self._step.backward_weight(self._s, microbatch)
 
     def send_backward(self, microbatch: int) -> None:
         """Send the input's gradient to the previous stage's rank."""

@@ -10,7 +10,8 @@ the reduction is requested after the last one:
   with ``static_graph`` that is the graph, the same at every step; it is shown once when the pipeline is built.
 * Our own `DataParallel` averages what is there on request. The stage again runs the module without the wrapper.
 * ``fully_shard`` adds up while it is set not to synchronise. The parameters stay gathered
-  for the whole step: backwards in two parts need them at times that the wrapper does not know.
+  for the whole step: backwards in two parts need them at times that the wrapper does not know. Of a weight part it is
+  told: with mixed precision it adds up in another dtype than that of the gradients.
 
 Before a reduction the replicas tell each other, in one small message, which of them failed and which parameters have
 gradients. So no replica waits for one that failed, and a parameter that no replica used keeps None.
@@ -55,6 +56,9 @@ class Replicas:
         for p in used:
             self.fill(p)
         self._average(used, trained)
+
+    def add(self) -> None:
+        """Take what a weight part has computed into the sums; a whole backward does so by itself."""
 
     def fill(self, parameter: Tensor) -> None:
         """Give a parameter that only other replicas used a gradient of zeros."""
@@ -166,8 +170,14 @@ class _Sharded(Replicas):
                 part.reshard()
             self._synchronise(True)
 
+    def add(self) -> None:
+        self._finalize()
+
     def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
         self._synchronise(True)
+        self._finalize()
+
+    def _finalize(self) -> None:
         if hasattr(self._root, "finalize_backward"):
             self._root.finalize_backward()
         else:  # before torch 2.15 there is no public name for it

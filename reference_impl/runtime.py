@@ -151,7 +151,7 @@ class Step:
             if action.kind is Kind.F:
                 self.forward(s, k)
             elif action.kind is Kind.W:
-                self.stages[s].backward_weight(k)
+                self.backward_weight(s, k)
             else:
                 self.backward(s, k, whole=action.kind is Kind.B)
         except Exception as error:
@@ -197,6 +197,12 @@ class Step:
             self.output_gradients[s - 1, k] = found
         else:
             self.input_gradients[s, k] = found
+
+    def backward_weight(self, s: int, k: int) -> None:
+        """Run the rest of a backward that was run only for the inputs of stage s."""
+        self.stages[s].backward_weight(k)
+        if s in self.replicas:
+            self.replicas[s].add()
 
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         """By index in `actions`: the stages with replicas whose last backward or weight part it is."""

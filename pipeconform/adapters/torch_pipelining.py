@@ -111,7 +111,7 @@ _CAPABILITIES = Capabilities(
     tracing=TracingClaim(kwargs="first_stage", knows_boundaries=True),
     data_parallel=DataParallelClaim(
         wrappers=("ddp", "fully_shard"),
-        options=("bucket_views", "find_unused", "hook", "nested"),
+        options=("bucket_views", "find_unused", "hook", "nested", "mixed_precision"),
         accumulation=True,
         synchronised_norms=True,
     ),

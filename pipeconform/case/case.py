@@ -262,6 +262,11 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "inputs that come from a source have no gradients: model.input_requires_grad must be false"
     if len({run.autocast for run in case.runs}) > 1:
         yield "steps of one case all run under autocast, or none: engines may have it in their configuration"
+    if world.is_mixed:
+        if model.dtype != "float32" or case.autocast is not None:
+            yield "world.replicas.mixed_precision computes in bfloat16: it needs model.dtype 'float32' and no autocast"
+        if world.tensor is not None or model.split is not None:
+            yield "world.replicas.mixed_precision cannot be combined with world.tensor or model.split"
     if any(step.from_source and step.by_hand is not None for step in case.trains):
         yield "a step by hand has its whole batch: it cannot be from_source"
     if isinstance(case.optimizer, Sgd):

@@ -119,6 +119,7 @@ class Focus(StrEnum):
     SHARDED = "sharded replicas"
     REPLICA_CONTENTS = "replicas whose parameters are not used alike"
     REPLICA_OPTIONS = "options of data-parallel wrappers"
+    MIXED_REPLICAS = "mixed precision of sharded replicas"
     REPLICA_DELAYS = "replicas that are delayed"
     REPLICA_TIES = "weights tied across stages, in replicas"
     HOOK_RAISES = "communication hooks that raise"

@@ -32,6 +32,8 @@ class Replicas(Strict, frozen=True, kw_only=True):
     """``ddp`` only: a user's communication hook averages the buckets."""
     nested: bool = False
     """``fully_shard`` only: the blocks of a stage are sharded one by one, and then the stage."""
+    mixed_precision: bool = False
+    """``fully_shard`` only: stages compute in bfloat16, and gradients are added up and reduced in float32."""
 
     @property
     def has_options(self) -> bool:
@@ -56,7 +58,7 @@ def impossible_replicas(
         yield f"{name} {list(map(list, replicas.others))} must be ascending, as a process group's ranks are"
     if replicas.wrapper != "ddp" and replicas.has_options:
         yield "world.replicas: bucket_views, static_graph, find_unused and hook are options of 'ddp'"
-    if replicas.wrapper != "fully_shard" and replicas.nested:
-        yield "world.replicas.nested is an option of 'fully_shard'"
+    if replicas.wrapper != "fully_shard" and (replicas.nested or replicas.mixed_precision):
+        yield "world.replicas: nested and mixed_precision are options of 'fully_shard'"
     if replicas.static_graph and replicas.find_unused:
         yield "world.replicas cannot have both static_graph and find_unused"

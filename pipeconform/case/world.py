@@ -60,6 +60,11 @@ class World(Strict, frozen=True, kw_only=True):
         return (self.pipeline_ranks, *others, *(() if self.tensor is None else self.tensor.others))
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether stages compute in bfloat16 with float32 parameters, because their wrapper does so."""
+        return self.replicas is not None and self.replicas.mixed_precision
+
+    @property
     def is_parallel(self) -> bool:
         """Whether stages are replicated or cut over ranks."""
         return self.replicas is not None or self.tensor is not None

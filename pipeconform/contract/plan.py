@@ -160,6 +160,9 @@ class DataParallel:
     """``hook((stage, group), bucket)``, to be registered as the communication hook of ``DistributedDataParallel``."""
     nested: bool = False
     """``fully_shard`` is applied to every child of the stage's ``blocks``, then to the stage."""
+    mixed_precision: bool = False
+    """``fully_shard`` gets ``MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)``: stages of
+    float32 parameters take and return bfloat16, and gradients are added up and reduced in float32."""
 
 
 @dataclass(frozen=True)

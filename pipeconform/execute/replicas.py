@@ -60,4 +60,5 @@ def data_parallel_of(case: Case, hook: AveragingHook | None) -> DataParallel | N
         find_unused=replicas.find_unused,
         hook=hook.average if replicas.hook and hook is not None else None,
         nested=replicas.nested,
+        mixed_precision=replicas.mixed_precision,
     )

@@ -35,6 +35,7 @@ from pipeconform.oracle.clipping import clip
 from pipeconform.oracle.flow import OracleFlow
 from pipeconform.oracle.kernels import Kernels
 from pipeconform.oracle.masters import Masters
+from pipeconform.oracle.mixed import Call, narrowed
 from pipeconform.oracle.together import parts_of, taken_apart, together
 
 if TYPE_CHECKING:
@@ -358,11 +359,13 @@ class _Run:
             with torch.set_grad_enabled(train):
                 values: Any = tuple(map(_copy, micro.args)) if self.copied else micro.args
                 for s, stage in enumerate(self.stages):
-                    args = values if isinstance(values, tuple | list) else (values,)
+                    args: Sequence[Any] = values if isinstance(values, tuple | list) else (values,)
+                    with self._kernels.forward():
+                        call, args, kwargs = self._call_of(stage, args, self._kwargs(micro, s))
                     with self._aside():
                         inputs[s].append(tuple(Structure.of(value) for value in args))
                     with self._kernels.forward():
-                        values = stage(*args, **self._kwargs(micro, s))
+                        values = call(*args, **kwargs)
                 with self._aside():
                     outputs.append(Structure.of(values))
                     if self.analysis is not None:
@@ -407,6 +410,10 @@ class _Run:
             kwarg_gradients=kwarg_gradients,
             output_bounds=tuple(output_bounds),
         )
+
+    def _call_of(self, stage: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """What is called with which arguments: the stage, or all of it in another dtype."""
+        return narrowed(stage, args, kwargs) if self.case.world.is_mixed else (stage, args, kwargs)
 
     def _kwargs(self, micro: Microbatch, stage: int) -> Mapping[str, Any]:
         """The keyword arguments of a stage; the whole model gets all of them."""

@@ -43,7 +43,7 @@ def round_once(case: Case, *, device_type: str) -> bool:
     model = case.model
     more = model.passages or model.kwargs or model.tied or model.readout or model.merged
     return (
-        (model.dtype in _NARROW or case.autocast is not None)
+        _computed_in(case) in _NARROW
         and device_type == "cpu"
         and not more
         and "stream" not in model.carried
@@ -53,6 +53,10 @@ def round_once(case: Case, *, device_type: str) -> bool:
         and all(isinstance(block, _PLAIN) for block in model.blocks())
         and (not model.sequence or all(map(_is_in_one_piece, model.stages)))
     )
+
+
+def _computed_in(case: Case) -> str:
+    return "bfloat16" if case.world.is_mixed else case.autocast or case.model.dtype
 
 
 def _is_in_one_piece(stage: Stage) -> bool:
@@ -71,7 +75,8 @@ class Kernels:
     def __init__(self, analysis: RunningError | None, case: Case, *, device: str) -> None:
         once = analysis is not None and round_once(case, device_type=device.partition(":")[0])
         self._analysis = analysis if once else None
-        self._has_range = case.model.dtype == "bfloat16"  # scaled numbers in float16 may be subnormal
+        # scaled numbers in float16 may be subnormal
+        self._has_range = _computed_in(case) == "bfloat16"
         self._is_alone = case.world.num_replicas == 1
         self._exact_scale = self._two_terms = False
 

@@ -103,7 +103,7 @@ def describe_replicas(world: World) -> str:
     where = {0: "1", 1: f"2, the other on ranks {others}"}.get(
         len(replicas.others), f"{world.num_replicas}, the others on ranks {others}"
     )
-    options = ("bucket_views", "static_graph", "find_unused", "hook", "nested")
+    options = ("bucket_views", "static_graph", "find_unused", "hook", "nested", "mixed_precision")
     return f"{where}; {', '.join([replicas.wrapper, *(n for n in options if getattr(replicas, n))])}"
 
 

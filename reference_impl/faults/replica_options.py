@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from pipeconform.adapter import Batch, Mode, StepResult
@@ -99,6 +101,50 @@ class TiedSumOfAll(ReferencePipeline):
 
     def _is_tied(self, s: int) -> bool:
         return any(s in where for where in self.plan.tied)
+
+
+# ------------------------------------------------------------- DPC-11: mixed precision of shards
+
+
+@breaks("DPC-11", tells=r"the output|the loss|the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
+class PolicyLeftOut(ReferencePipeline):
+    """Stages are sharded without the policy of mixed precision: they compute in float32."""
+
+    def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
+        how = self.plan.data_parallel
+        if how is None:
+            return super().make_replicated(index, module)
+        whole = dataclasses.replace(how, mixed_precision=False)
+        return wrapped(dataclasses.replace(self.plan, data_parallel=whole), index, module)
+
+
+@breaks("DPC-11", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class ShardsReducedIn16Bits(ReferencePipeline):
+    """Gradients of shards in mixed precision are added up and reduced in the dtype in which they were computed."""
+
+    def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
+        how = self.plan.data_parallel
+        if how is None or not how.mixed_precision:
+            return super().make_replicated(index, module)
+        group = self.plan.ranks.replica_groups[index]
+        name = f"narrow_{group.group_name}"
+        mesh = DeviceMesh.from_group(group, self.plan.ranks.device.type, mesh_dim_names=(name,))
+        fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        return module
+
+
+class _OwnSums(Step):
+    def backward_weight(self, s: int, k: int) -> None:
+        self.stages[s].backward_weight(k)
+
+
+@breaks(
+    "DPC-11", schedule="ZB-H1", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's"
+)
+class WeightPartsAddedUpIn16Bits(ReferencePipeline):
+    """The wrapper is not told of weight parts: what they compute is added up in the dtype of the computation."""
+
+    step_type = _OwnSums
 
 
 # ------------------------------------------------------------------------ DPC-6: late replicas

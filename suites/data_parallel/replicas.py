@@ -332,3 +332,31 @@ def _parts_are_right(evidence: Evidence) -> Iterator[Finding]:
                 yield from cut_as_planned(evidence, one.rank, step, s)
     for replica in replicas_of(evidence):
         yield from values_within_bounds(replica)
+
+
+@requirement(
+    "DPC-11",
+    title="Mixed precision of shards",
+    level=MUST,
+    about=(Focus.MIXED_REPLICAS,),
+    trains=True,
+    costly=True,
+    by_schedule=True,
+    promise=(
+        documented(
+            "torch.distributed.fsdp.MixedPrecisionPolicy documentation, reduce_dtype: gradients are accumulated in it "
+            "where their reduction is disabled",
+            "distributed.fsdp.fully_shard.html#torch.distributed.fsdp.MixedPrecisionPolicy",
+        ),
+        contract("DataParallel.mixed_precision: gradients are added up and reduced in float32"),
+    ),
+)
+def mixed_precision_of_shards(evidence: Evidence) -> Iterator[Finding]:
+    """Where stages are sharded with parameters that are cast to bfloat16, outputs, losses and gradients are those of
+    a model that computes in bfloat16, and gradients are added up over microbatches, and reduced over replicas, in
+    float32.
+
+    Most large models are trained like this. What a schedule adds up by itself, without the wrapper, is added up in
+    16 bits: with many microbatches most of them are small against the sum, and the loss shows nothing.
+    """
+    yield from gradients_are_the_mean(evidence)

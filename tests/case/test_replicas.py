@@ -44,7 +44,9 @@ def test_a_case_without_replicas_says_nothing_of_them_and_one_with_them_survives
         ({"others": ((3, 4),)}, "below world.size 4"),
         ({"others": ((3, 2),)}, "ascending"),
         ({"wrapper": "fully_shard", "hook": True}, "options of 'ddp'"),
-        ({"nested": True}, "option of 'fully_shard'"),
+        ({"nested": True}, "options of 'fully_shard'"),
+        ({"mixed_precision": True}, "options of 'fully_shard'"),
+        ({"wrapper": "fully_shard", "mixed_precision": True}, "needs model.dtype 'float32' and no autocast"),
         ({"static_graph": True, "find_unused": True}, "both static_graph"),
     ],
 )

@@ -127,7 +127,12 @@ REPLICAS = {
     "nested": (
         _replicas((2, 3), wrapper="fully_shard", nested=True),
         _replicas((2, 3), nested=True),
-        "world.replicas.nested is an option of 'fully_shard'",
+        "world.replicas: nested and mixed_precision are options of 'fully_shard'",
+    ),
+    "mixed precision": (
+        _replicas((2, 3), wrapper="fully_shard", mixed_precision=True),
+        _replicas((2, 3), mixed_precision=True),
+        "world.replicas: nested and mixed_precision are options of 'fully_shard'",
     ),
     "one of two options": (
         _replicas((2, 3), static_graph=True),
