@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from pipeconform.case import blocks
@@ -73,7 +74,7 @@ class Kernels:
     """
 
     def __init__(self, analysis: RunningError | None, case: Case, *, device: str) -> None:
-        once = analysis is not None and round_once(case, device_type=device.partition(":")[0])
+        once = analysis is not None and round_once(case, device_type=torch.device(device).type)
         self._analysis = analysis if once else None
         # scaled numbers in float16 may be subnormal
         self._has_range = _computed_in(case) == "bfloat16"

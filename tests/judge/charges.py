@@ -191,6 +191,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "DPC-8": REPLICA | SHARDS,
     "DPC-9": REPLICA | BUFFERS,
     "DPC-10": REPLICA | TRACES,
+    "DPC-11": REPLICA,
     "COM-1": MATCHED,
     "COM-2": OUTPUTS | GRADIENTS,
     "COM-4": WAITED | OUTPUTS | GRADIENTS,

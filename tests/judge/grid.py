@@ -130,9 +130,12 @@ def replicated(case: Case) -> Evidence:
     return _with(made, change)
 
 
-def sharded() -> Evidence:
-    """Two replicas that hold half of every parameter and gradient each."""
-    case = _replicated(TRAIN, Zero(), TRAIN, wrapper="fully_shard")
+def sharded(*, mixed: bool = False) -> Evidence:
+    """Two replicas that hold half of every parameter and gradient each, and may compute in bfloat16."""
+    case = _replicated(TRAIN, Zero(), TRAIN, wrapper="fully_shard", **({"dtype": "float32"} if mixed else {}))
+    assert case.world.replicas is not None
+    replicas = structs.replace(case.world.replicas, mixed_precision=mixed)
+    case = structs.replace(case, world=structs.replace(case.world, replicas=replicas))
     made = replicated(case)
 
     def cut(one: Observation, array: Array) -> tuple[Array, Sharding]:
@@ -313,6 +316,7 @@ EVIDENCE: Mapping[str, Callable[[], Evidence]] = {
         )
     ),
     "sharded": sharded,
+    "sharded, in mixed precision": lambda: sharded(mixed=True),
     "communicating": lambda: communicating(structs.replace(_THREE, program=(TRAIN, Zero(), TRAIN))),
     "communicating among bystanders": lambda: communicating(CASES["among bystanders"]),
 }

@@ -124,9 +124,7 @@ def _of_wrappers(case: Case) -> dict[str, object]:
     raised = [one.stage for one in case.mistakes if one.where == "reduction"]
     hook = f"raising if s == {raised[0]} else averaged" if raised else "averaged"
     return {
-        "wrapper": f"sharded(stage, s, {group}, nested={how.nested}, mixed={how.mixed_precision})"
-        if sharded
-        else ddp,
+        "wrapper": f"sharded(stage, s, {group}, {how.nested}, {how.mixed_precision})" if sharded else ddp,
         "hook": hook if how.hook and not sharded else "",
         "group_of_stage": group,
         "sharded": sharded,
