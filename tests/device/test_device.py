@@ -187,6 +187,19 @@ def test_without_float64_no_tensor_has_it(on_ranks):
     assert on_ranks(refused, "no-float64").values == (2.0,)
 
 
+def test_a_product_of_two_dtypes_raises_where_it_is_called(on_ranks):
+    """As an accelerator's does; an error that shows with whatever waits next is one in another place."""
+
+    def multiply():
+        one, other = (torch.ones(2, 2, device="testdev", dtype=d) for d in (torch.float32, torch.float16))
+        with pytest.raises(RuntimeError, match="same dtype"):
+            one @ other
+        torch.accelerator.synchronize()
+        return (one @ one).sum().item()
+
+    assert on_ranks(multiply, "late").values == (8.0,)
+
+
 def test_there_are_several_devices(on_ranks):
     def several():
         before = torch.testdev.current_device()

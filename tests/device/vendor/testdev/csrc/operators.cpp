@@ -16,6 +16,9 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <set>
+#include <string>
+
 #include "operators.h"
 
 namespace testdev {
@@ -186,6 +189,7 @@ class Call {
   }
 
   void carry_out() {
+    compare_dtypes_of_a_product();
     const c10::DeviceGuard guard(device_at(device_));
     Stream& stream = current_stream(device_);
     if (random_) {
@@ -199,6 +203,14 @@ class Call {
   }
 
  private:
+  // The processor's products compare dtypes where they compute, which is later here; an accelerator's when called.
+  void compare_dtypes_of_a_product() const {
+    static const std::set<std::string> products{"aten::mm", "aten::bmm", "aten::mv", "aten::dot"};
+    if (products.count(schema_.name()) == 0) return;
+    const auto one = given_[0].toTensor().scalar_type(), other = given_[1].toTensor().scalar_type();
+    TORCH_CHECK(one == other, "expected both factors to have the same dtype, but got: ", one, " and ", other);
+  }
+
   static void wait_and_begin(Stream& stream) {
     while (!stream.begin(true)) stream.synchronize();  // another thread may queue more
   }
