@@ -16,6 +16,7 @@ from pipeconform.adapter import (
 )
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
+from pipeconform.case.replicas import Replicas
 
 EVERYTHING = Capabilities(
     schedules=(
@@ -72,3 +73,10 @@ def small_case(**changes: object) -> Case:
 def with_model(case: Case, **changes: object) -> Case:
     """`case` with fields of its model replaced."""
     return msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, **changes))
+
+
+def in_mixed_precision(case: Case) -> Case:
+    """`case` on ranks 0 and 1 with another replica on 2 and 3, in shards that compute in bfloat16."""
+    replicas = Replicas(others=((2, 3),), wrapper="fully_shard", mixed_precision=True)
+    world = msgspec.structs.replace(case.world, size=4, replicas=replicas)
+    return msgspec.structs.replace(with_model(case, dtype="float32"), world=world)

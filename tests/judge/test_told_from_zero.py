@@ -18,6 +18,7 @@ NARROW = (
     Focus.SCALED,
     Focus.SCALED_AUTOCAST,
     Focus.CLIPPED_SCALED,
+    Focus.MIXED_REPLICAS,
 )
 
 

@@ -10,11 +10,10 @@ from pipeconform.case.blocks import BatchNorm, Embedding, Head, Linear, Mlp, Nor
 from pipeconform.case.build.data import loss_of, make_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Clip, Optimize, Passage, Sgd, Split, Stage, Train, Zero
-from pipeconform.case.replicas import Replicas
 from pipeconform.observe.array import Array
 from pipeconform.oracle.full_model import reference
 from pipeconform.oracle.kernels import round_once
-from tests.case.examples import small_case, with_model
+from tests.case.examples import in_mixed_precision, small_case, with_model
 
 AT_LOSS = GradientScale(at="loss")
 FLAT = Stage(blocks=(Linear(),))
@@ -29,13 +28,6 @@ def narrow(*, m=2, rows=1, dtype="bfloat16", steps=1, classes=0, **model):
         return with_model(case, **fields)
     loss = structs.replace(case.loss, kind="cross_entropy")
     return structs.replace(case, model=structs.replace(case.model, **fields), loss=loss)
-
-
-def mixed(case, **model):
-    replicas = Replicas(others=((2, 3),), wrapper="fully_shard", mixed_precision=True)
-    case = structs.replace(case, world=structs.replace(case.world, size=4))
-    world = structs.replace(case.world, replicas=replicas)
-    return structs.replace(with_model(case, dtype="float32", **model), world=world)
 
 
 def autocast(case):
@@ -69,7 +61,7 @@ def gradients(case, *, order, late=False, output=False):
         (narrow(), True),
         (narrow(dtype="float16"), True),
         (autocast(narrow()), True),
-        (mixed(narrow()), True),
+        (in_mixed_precision(narrow()), True),
         (narrow(dtype="float32"), False),
         (narrow(stages=(Stage(blocks=(Norm(), Mlp())), FLAT)), True),
         (narrow(stages=(Stage(blocks=(Linear(), BatchNorm())), FLAT)), False),
@@ -99,7 +91,7 @@ def test_only_models_whose_kernels_are_the_same_in_every_engine_count(case, is_k
         narrow(m=4, sequence=3, stages=(Stage(blocks=(Linear(bias=False),)),) * 2),
         narrow(stages=(FLAT, Stage(blocks=(Linear(), Head()))), classes=3),
         autocast(narrow(m=4)),
-        mixed(narrow(m=4)),
+        in_mixed_precision(narrow(m=4)),
     ],
     ids=repr,
 )

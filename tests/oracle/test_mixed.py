@@ -2,24 +2,20 @@
 
 import pytest
 import torch
-from msgspec import structs
 
 from pipeconform.adapter import GradientScale
 from pipeconform.case.blocks import Counting, Linear
 from pipeconform.case.build.data import loss_of, make_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Stage
-from pipeconform.case.replicas import Replicas
 from pipeconform.oracle.full_model import reference
 from pipeconform.oracle.mixed import narrowed
-from tests.case.examples import small_case, with_model
+from tests.case.examples import in_mixed_precision, small_case, with_model
 
 
 @pytest.fixture
 def case():
-    one = with_model(small_case(), dtype="float32")
-    replicas = Replicas(others=((2, 3),), wrapper="fully_shard", mixed_precision=True)
-    return structs.replace(one, world=structs.replace(one.world, size=4, replicas=replicas))
+    return in_mixed_precision(small_case())
 
 
 def test_gradients_of_each_microbatch_are_in_bfloat16_and_their_sums_in_float32(case):
