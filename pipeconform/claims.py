@@ -481,6 +481,9 @@ class Capabilities:
     loss_on: Literal["last_stage", "all"] = "last_stage"
     loss_over: Literal["microbatch", "batch"] = "microbatch"
     """Whether the loss function sees one microbatch's output at a time, or the merged output once."""
+    computed_by: Literal["modules", "graphs"] = "modules"
+    """What computes a stage in a step: its module, or graphs that the engine has made of it, once. Of graphs only what
+    they return is seen, and not in which order they run, what passes between them, or what they keep."""
     world: Literal["distributed", "single_process"] = "distributed"
     tracing: TracingClaim | None = None
     """A front end that splits a whole model; None: every plan brings its stages."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,16 +47,16 @@ from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.torch_schedules import driven
 from pipeconform.adapters.whole_world import require_whole_world
 
-__all__ = ["Torchtitan"]
+__all__ = ["CAPABILITIES", "REMEDY", "Meshes", "Take", "TitanPipeline", "Torchtitan", "Way"]
 
-_REMEDY = "pip install torchtitan"
+REMEDY = "pip install torchtitan"
 _IMPORTED = (
     "torchtitan.distributed.pipeline_parallel",
     "torchtitan.components.optimizer",
     "torchtitan.components.validate",
     "torchtitan.trainer",
 )
-_CAPABILITIES = Capabilities(
+CAPABILITIES = Capabilities(
     schedules=driven(
         "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
     ),
@@ -150,7 +150,7 @@ class _Loader:
         self.loss = loss
 
 
-class _Meshes:
+class Meshes:
     """The device meshes of a world, which the engine makes once for a training, with groups that it never ends."""
 
     def __init__(self) -> None:
@@ -165,21 +165,34 @@ class _Meshes:
         return self._dims
 
 
-class _TitanPipeline:
+Take = Callable[[Sequence[torch.Tensor]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One of the engine's ways to train with a pipeline."""
+
+    trainer: type
+    pipelined: Callable[..., tuple[Any, list[nn.Module], bool, bool]]
+    """Splits a model and makes its schedule, as ``pipeline_llm`` does."""
+    taken: Callable[[Sequence[torch.Tensor], Take], torch.Tensor | None]
+    """Hands the last stage's output, as a sequence of tensors, to a function when a microbatch's loss is computed;
+    returns what is added to the loss, if anything."""
+
+
+class TitanPipeline:
     """One rank's parts of the model, and the engine's trainer, validator and optimizers around them."""
 
-    def __init__(self, plan: Plan, meshes: _Meshes) -> None:
+    def __init__(self, plan: Plan, meshes: Meshes, way: Way) -> None:
         from torchtitan.components.validate import Validator
-        from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+        from torchtitan.config import ParallelismConfig, TrainingConfig
         from torchtitan.distributed import ParallelDims, parallel_dims
-        from torchtitan.distributed.pipeline_parallel import pipeline_llm
         from torchtitan.distributed.utils import get_spmd_context
         from torchtitan.tools import utils
-        from torchtitan.trainer import Trainer
 
         device = plan.ranks.device
         utils.device_type = parallel_dims.device_type = device.type  # by itself it asks the machine
-        self._plan, self._modules = plan, dict[int, nn.Module]()
+        self._plan, self._way, self._modules = plan, way, dict[int, nn.Module]()
         built, ranks, m = plan.build_owned(), len(plan.ranks.pipeline_ranks), plan.num_microbatches
         parallelism = ParallelismConfig(
             pipeline_parallel_degree=ranks,
@@ -199,20 +212,16 @@ class _TitanPipeline:
             return part
 
         self._loss: Any = _loss_class()(self._of_microbatch)
-        self._outputs: list[Any] = []
-        trainer = self._trainer = object.__new__(Trainer)
-        trainer.loss_fn = self._loss
-        (
-            trainer.pp_schedule,
-            trainer.model_parts,
-            trainer.pp_has_first_stage,
-            trainer.pp_has_last_stage,
-        ) = pipeline_llm(
+        self._outputs: list[Sequence[torch.Tensor]] = []
+        self._is_tuple = False
+        made: Any = object.__new__(way.trainer)
+        self._trainer = made
+        made.loss_fn = self._loss
+        made.pp_schedule, made.model_parts, made.pp_has_first_stage, made.pp_has_last_stage = way.pipelined(
             _Model(len(plan.stages)),
             parallel_dims=self._dims,
             training=training,
             parallelism=parallelism,
-            compile_config=CompileConfig(),
             ac_config=None,
             dump_folder="",
             device=device,
@@ -220,10 +229,10 @@ class _TitanPipeline:
             parallelize_fn=fill,
             loss_fn=self._loss,
         )
-        trainer.config = SimpleNamespace(parallelism=parallelism, training=training)
-        trainer.parallel_dims, trainer.device, trainer.model_config = self._dims, device, None
-        trainer.ntokens_seen = 0
-        trainer.train_context = get_spmd_context(parallel_dims=self._dims)
+        made.config = SimpleNamespace(parallelism=parallelism, training=training)
+        made.parallel_dims, made.device, made.model_config = self._dims, device, None
+        made.ntokens_seen = 0
+        made.train_context = get_spmd_context(parallel_dims=self._dims)
         self._loader = _Loader()
         self._validator = Validator(
             Validator.Config(steps=1),
@@ -233,13 +242,13 @@ class _TitanPipeline:
             tokenizer=None,
             parallel_dims=self._dims,
             loss_fn=self._loss,
-            validation_context=trainer.train_context,
+            validation_context=made.train_context,
             metrics_processor=self._loader,
             seq_len=1,
             local_batch_size=training.local_batch_size,
-            pp_schedule=trainer.pp_schedule,
-            pp_has_first_stage=trainer.pp_has_first_stage,
-            pp_has_last_stage=trainer.pp_has_last_stage,
+            pp_schedule=made.pp_schedule,
+            pp_has_first_stage=made.pp_has_first_stage,
+            pp_has_last_stage=made.pp_has_last_stage,
         )
         self._validator.dl_config = self._loader
         self._apply = step_modules(self._modules, None)
@@ -271,10 +280,11 @@ class _TitanPipeline:
         )
 
     def _of_microbatch(self, output: Any, target: torch.Tensor) -> torch.Tensor:
-        self._outputs.append(
-            tuple(one.detach() for one in output) if isinstance(output, tuple) else output.detach()
-        )
-        return self._plan.loss.function(output, target)
+        self._is_tuple = isinstance(output, tuple)
+        leaves = output if self._is_tuple else (output,)
+        added = self._way.taken([one.detach() for one in leaves], self._outputs.append)
+        loss = self._plan.loss.function(output, target)
+        return loss if added is None else loss + added
 
     def owned(self) -> Mapping[int, nn.Module]:
         return self._modules
@@ -289,7 +299,8 @@ class _TitanPipeline:
         ]
         for part in self._trainer.model_parts:
             part.takes = frozenset(batch.kwargs.get(part.stage, ()))
-        self._outputs, m = [], batch.num_microbatches
+        m = batch.num_microbatches
+        self._outputs.clear()
         if mode is Mode.TRAIN:
             for part in self._trainer.model_parts:
                 part.train()
@@ -303,7 +314,8 @@ class _TitanPipeline:
             loss = self._validated(given)
         if not self._trainer.pp_has_last_stage:
             return StepResult()
-        outputs, self._outputs = self._outputs[-m:], []  # torch calls the loss once more, to find out shapes
+        outputs = self._outputs[-m:]  # torch calls the loss once more, to find out shapes
+        self._outputs.clear()
         return StepResult(output=self._merged(outputs), loss=loss)
 
     def _validated(self, given: list[tuple[dict[str, Any], torch.Tensor]]) -> torch.Tensor:
@@ -317,10 +329,9 @@ class _TitanPipeline:
         m = len(given) if self._plan.loss.reduction == "mean" else 1
         return torch.tensor(self._loader.loss * labels / m, dtype=torch.float64)
 
-    def _merged(self, outputs: list[Any]) -> Any:
-        if not isinstance(outputs[0], tuple):
-            return torch.cat(outputs, dim=self._plan.batch_dim)
-        return tuple(torch.cat(ones, dim=self._plan.batch_dim) for ones in zip(*outputs, strict=True))
+    def _merged(self, outputs: Sequence[Sequence[torch.Tensor]]) -> Any:
+        merged = tuple(torch.cat(ones, dim=self._plan.batch_dim) for ones in zip(*outputs, strict=True))
+        return merged if self._is_tuple else merged[0]
 
     def apply(self, operation: Operation) -> None:
         if self._optimizers is not None and isinstance(operation, OptimizerStep):
@@ -366,18 +377,22 @@ class _TitanPipeline:
         self._trainer = self._validator = self._optimizers = self._manager = None
 
 
+def _at_once(leaves: Sequence[torch.Tensor], take: Take) -> None:
+    take(leaves)
+
+
 class Torchtitan:
     """Adapter for ``torchtitan.distributed.pipeline_parallel`` and what trains and validates with it."""
 
     def __init__(self) -> None:
-        self._meshes = _Meshes()
+        self._meshes = Meshes()
 
     def describe(self) -> Description:
         """What torchtitan documents; raises `Unsupported` if it is not installed."""
         return Description(
             name="torchtitan",
-            version=require_release("torchtitan", at_least=(0, 3), remedy=_REMEDY),
-            capabilities=_CAPABILITIES,
+            version=require_release("torchtitan", at_least=(0, 3), remedy=REMEDY),
+            capabilities=CAPABILITIES,
             packages=("torchtitan.distributed.pipeline_parallel",),
             built_on="torch.distributed.pipelining",
         )
@@ -387,11 +402,16 @@ class Torchtitan:
         for name in _IMPORTED:
             import_module(name)
 
-    def build(self, plan: Plan) -> _TitanPipeline:
+    def build(self, plan: Plan) -> TitanPipeline:
         """Build on this rank.
 
         Raises:
             Unsupported: the pipeline is not the whole world, of which the engine makes its meshes.
         """
+        from torchtitan.config import CompileConfig
+        from torchtitan.distributed.pipeline_parallel import pipeline_llm
+        from torchtitan.trainer import Trainer
+
         require_whole_world(plan.ranks)
-        return _TitanPipeline(plan, self._meshes)
+        pipelined = functools.partial(pipeline_llm, compile_config=CompileConfig())
+        return TitanPipeline(plan, self._meshes, Way(trainer=Trainer, pipelined=pipelined, taken=_at_once))

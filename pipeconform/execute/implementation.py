@@ -39,6 +39,7 @@ BUILT_IN = {
     "nanotron": "pipeconform.adapters.nanotron:Nanotron",
     "olmo-core": "pipeconform.adapters.olmo_core:OlmoCore",
     "torchtitan": "pipeconform.adapters.torchtitan:Torchtitan",
+    "torchtitan-graph-pp": "pipeconform.adapters.torchtitan_graph:TorchtitanGraph",
     "internevo": "pipeconform.adapters.internevo:InternEvo",
     "galvatron": "pipeconform.adapters.galvatron:Galvatron",
     "picotron": "pipeconform.adapters.picotron:Picotron",

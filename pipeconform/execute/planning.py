@@ -80,7 +80,9 @@ def plan_of(
     case: Case, description: contract.Description, ranks: Ranks, fittings: Fittings = Fittings()
 ) -> Plan:
     """The plan of `case` for one rank, with `fittings` in the stages that it builds."""
-    recorder, mistakes, initials = fittings.recorder, fittings.mistakes, fittings.initials
+    mistakes, initials = fittings.mistakes, fittings.initials
+    # what is seen while a graph is made is no step
+    recorder = fittings.recorder if description.capabilities.computed_by == "modules" else None
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")

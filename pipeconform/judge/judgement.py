@@ -36,6 +36,8 @@ __all__ = [
 
 TIMELINE: frozenset[Watched] = frozenset({"timeline"})
 LONELINESS: frozenset[Watched] = frozenset({"loneliness"})
+_INSIDE: frozenset[Watched] = frozenset({"timeline", "memory"})
+"""What is seen only of stages whose modules compute."""
 
 AfterJudge = Callable[[Aftermath], Iterator[Outcome]]
 RefusalJudge = Callable[[Refusal], Iterator[Outcome]]
@@ -129,6 +131,8 @@ class Judgement:
         if self.splits and not claim.split_backward:
             return ()
         if self.evaluates and not claim.evaluates:
+            return ()
+        if capabilities.computed_by == "graphs" and self.observe & _INSIDE:
             return ()
         if self.named and not schedules.is_named(claim, declared=Feature.DECLARED_TABLE in self.needs):
             return ()

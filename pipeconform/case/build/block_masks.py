@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,24 +19,29 @@ _BLOCK = 2
 """Tokens in a block: small, so that there are full, partial and empty blocks in short sequences."""
 
 
-@dataclass(frozen=True)
-class _Documents:
-    """Tokens see what is not later in their own document; `numbers` ``[B, S]`` are the documents of the tokens."""
+_Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-    numbers: Tensor
-
-    def __call__(self, sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (query >= key) & (self.numbers[sample, query] == self.numbers[sample, key])
+_documents: WeakKeyDictionary[_Rule, Tensor] = WeakKeyDictionary()
+"""The documents of the tokens, ``[B, S]``, by the rule about them."""
 
 
-@dataclass(frozen=True)
-class _Window:
+def _within_documents(numbers: Tensor) -> _Rule:
+    """Tokens see what is not later in their own document: a closure, as users' rules are."""
+
+    def rule(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (numbers[sample, query] == numbers[sample, key])
+
+    _documents[rule] = numbers
+    return rule
+
+
+def _within_window(size: int) -> _Rule:
     """Tokens of all samples see themselves and the `size` tokens before."""
 
-    size: int
+    def rule(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (query - key <= size)
 
-    def __call__(self, sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (query >= key) & (query - key <= self.size)
+    return rule
 
 
 def is_block_mask(value: object) -> bool:
@@ -47,20 +53,20 @@ def is_block_mask(value: object) -> bool:
 def block_mask_of(numbers: Tensor) -> BlockMask:
     """The block mask of samples whose tokens are in the documents `numbers`, ``[B, S]``."""
     samples, length = numbers.shape
-    return _created(_Documents(numbers), samples=samples, length=length, device=numbers.device)
+    return _created(_within_documents(numbers), samples=samples, length=length, device=numbers.device)
 
 
 def window(size: int, *, sequence: int, device: torch.device | str) -> BlockMask:
     """The block mask of a window, which has a single sample and is meant for all."""
-    return _created(_Window(size), samples=1, length=sequence, device=torch.device(device))
+    return _created(_within_window(size), samples=1, length=sequence, device=torch.device(device))
 
 
 def cut(mask: Any, num_microbatches: int) -> list[Any]:
     """The block masks of the microbatches, each made anew; one for all samples is given to all."""
-    rule = mask.mask_mod
-    if not isinstance(rule, _Documents):
+    numbers = _documents.get(mask.mask_mod)
+    if numbers is None:
         return [mask] * num_microbatches
-    return [block_mask_of(numbers) for numbers in rule.numbers.tensor_split(num_microbatches)]
+    return [block_mask_of(own) for own in numbers.tensor_split(num_microbatches)]
 
 
 def allowed_by(mask: Any, *, samples: int, sequence: int) -> Tensor:
@@ -75,7 +81,7 @@ def allowed_by(mask: Any, *, samples: int, sequence: int) -> Tensor:
     return allowed
 
 
-def _created(rule: Any, *, samples: int, length: int, device: torch.device) -> BlockMask:
+def _created(rule: _Rule, *, samples: int, length: int, device: torch.device) -> BlockMask:
     """The mask that ``create_block_mask`` returns, in a seventh of its time: it maps the rule over every index."""
     # few cases need it, and a rank imports all that it can before its first case
     from torch.nn.attention.flex_attention import BlockMask
@@ -100,7 +106,7 @@ def _table(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return blocks.sum(-1, dtype=torch.int32), order.int()
 
 
-def _ruled(rule: Any, *, samples: int, length: int, device: torch.device) -> Tensor:
+def _ruled(rule: _Rule, *, samples: int, length: int, device: torch.device) -> Tensor:
     """What the rule allows, ``[B, 1, S, S]``."""
     sample = torch.arange(samples, device=device).reshape(-1, 1, 1, 1)
     head = torch.zeros((), dtype=torch.int64, device=device)

@@ -38,6 +38,8 @@ def _is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capabiliti
     features = capabilities.features
     if not claim.trains and (subject.trains or subject.mistaken or Feature.EVAL not in features):
         return False
+    if subject.inside and capabilities.computed_by == "graphs":
+        return False
     if "mse" not in capabilities.losses and (subject.squares or subject.form == "whole"):
         return False
     return (

@@ -47,6 +47,8 @@ class Subject:
     """Stages given one by one, a whole model for a front end, replicas of the pipeline, or stages cut over ranks."""
     mistaken: bool = False
     """Whether its cases do something wrong on purpose: an error is then expected."""
+    inside: bool = False
+    """Whether something happens inside of a stage while it computes, which needs modules that compute."""
 
     needs: frozenset[Feature] = frozenset()
     """The features that an implementation must claim."""

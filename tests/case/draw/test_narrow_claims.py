@@ -96,6 +96,7 @@ NARROWED: Mapping[str, Capabilities] = {
             ("sub_groups", False),
             ("mode_from", "gradients"),
             ("tied_stages", "ends"),
+            ("computed_by", "graphs"),
             ("kwargs_scope", "stage"),
             ("kwargs_scope", "pipeline"),
             ("tracing", None),
@@ -173,6 +174,10 @@ def test_nothing_is_drawn_that_is_not_claimed(name: str) -> None:
         assert all(is_claimed(one, claim, capabilities) for one in about), focus
         assert case.loss.kind in own.losses
         assert case.loss.reduction in own.reductions
+        assert own.computed_by == "modules" or not (
+            case.world.perturbations
+            or {"forward", "backward", "output", "gradient"} & {one.where for one in case.mistakes}
+        )
         assert own.tied_stages == "any" or case.model.tied in ((), (0, case.num_stages - 1))
         assert case.model.container in own.boundary.containers
         # claims of their own, whatever the dtypes of everything else

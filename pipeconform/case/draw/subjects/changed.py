@@ -35,6 +35,7 @@ def _has(case: Case, *, once: bool) -> bool:
 
 CHANGED = Subject(
     focus=Focus.CHANGED,
+    inside=True,
     mistaken=True,
     found=lambda case: _has(case, once=False),
     least_stages=2,
@@ -44,6 +45,7 @@ CHANGED = Subject(
 )
 CHANGED_ONCE = Subject(
     focus=Focus.CHANGED_ONCE,
+    inside=True,
     mistaken=True,
     found=lambda case: _has(case, once=True),
     least_stages=2,

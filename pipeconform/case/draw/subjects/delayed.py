@@ -57,6 +57,7 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
 
 DELAYED = Subject(
     focus=Focus.DELAYED,
+    inside=True,
     found=lambda case: bool(case.world.perturbations),
     program=_drawn,
     without=lambda case: changed_world(case, perturbations=()),

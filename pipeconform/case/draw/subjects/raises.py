@@ -34,6 +34,7 @@ def _in_hook(d: Drawing, model: Model, moment: Moment) -> Drawn:
 RAISES = Subject(
     focus=Focus.RAISES,
     mistaken=True,
+    inside=True,
     found=is_about(MistakeKind.EXCEPTION),
     several_microbatches=True,
     program=mistaken(_anywhere),

@@ -39,6 +39,7 @@ def _late(d: Drawing, draft: Draft) -> Draft:
 
 REPLICA_DELAYS = Subject(
     focus=Focus.REPLICA_DELAYS,
+    inside=True,
     form="replicas",
     found=lambda case: bool(case.world.perturbations),
     rarity=5,

@@ -26,6 +26,7 @@ def _drawn(d: Drawing, model: Model, moment: Moment) -> Drawn:
 
 WRONG_GRADIENT = Subject(
     focus=Focus.WRONG_GRADIENT,
+    inside=True,
     mistaken=True,
     found=is_about(MistakeKind.GRADIENT),
     program=mistaken(_drawn),

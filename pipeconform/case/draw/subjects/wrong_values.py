@@ -25,6 +25,7 @@ def _drawn(d: Drawing, model: Model, moment: Moment) -> Drawn:
 
 WRONG_VALUES = Subject(
     focus=Focus.WRONG_VALUES,
+    inside=True,
     mistaken=True,
     found=is_about(MistakeKind.ARITY, MistakeKind.NO_TENSOR),
     program=mistaken(_drawn),

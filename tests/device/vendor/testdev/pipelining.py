@@ -38,6 +38,19 @@ class PipelineStage(pipelining.PipelineStage):  # type: ignore[misc]  # of a mod
         with _without_a_trace(module, self.device):
             return super()._compute_outputs(*args, module=module, **kwargs)
 
+    # 104: its backward may be counted, which torch.autograd.grad of leaves refuses
+
+    def _compute_input_grads(
+        self,
+        outputs: list[torch.Tensor],
+        all_fwd_inputs: list[Any],
+        grad_outputs: list[torch.Tensor | None] | None = None,
+    ) -> tuple[torch.Tensor | None, ...]:
+        leaves = [one for one in all_fwd_inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+        if leaves:
+            torch.autograd.backward(outputs, grad_outputs, inputs=leaves)
+        return tuple(getattr(one, "grad", None) for one in all_fwd_inputs)
+
     # 3, 4: gradients of earlier steps are not divided again
 
     def clear_runtime_states(self) -> None:

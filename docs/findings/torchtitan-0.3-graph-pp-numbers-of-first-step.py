@@ -1,0 +1,184 @@
+"""GraphPP goes on with the first step's numbers among the keyword arguments.
+
+What: a number as keyword argument, such as a factor that changes from step to step, is a constant of the graphs that
+  the first step makes: later steps compute with it whatever they are given, and losses and gradients are those of the
+  first step's number. Without GraphPP, or given as a tensor to the first stage, it is right.
+Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer, make_fx_tracer.py (minimal_fx_tracer) and
+  graph_pp/graph_builder.py (_flat_user_forward_inputs).
+Why: make_fx writes numbers into the graph, and nothing compares those of a later step with them. The tracer's docstring
+  lists int, float, bool and str among what a step may be given.
+Requirement: FWD-9 (where a number changes between steps).
+Schedules: all that GraphPP runs.
+Known: near https://github.com/pytorch/torchtitan/pull/4744, where the number of valid tokens is such a constant of an
+  auxiliary loss; no thread about keyword arguments is known.
+Possible fix: make another graph where a number differs, as torch.compile does, or refuse it.
+"""
+
+import copy
+import logging
+import os
+import tempfile
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ.update(GLOO_SOCKET_IFNAME="lo")
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.distributed import ParallelDims, parallel_dims
+from torchtitan.experiments.graph_trainer.configs import GraphTrainerCompileConfig
+from torchtitan.experiments.graph_trainer.graph_pp.pipeline import graph_pipeline_llm
+from torchtitan.tools import utils
+
+LAYERS, RANKS, MICROBATCHES, WIDTH = 4, 2, 4, 3
+NEEDS_CUDA = ["cudagraph_pass", "joint_transformer_block_bucketing_reordering_pass"]
+
+
+class Model(nn.Module):
+    """Layers by name, of which the engine leaves one in each of its parts."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleDict({str(i): layer for i, layer in enumerate(layers)})
+
+    def forward(self, x, **kwargs):
+        for layer in self.layers.values():
+            x = x if layer is None else layer(x, **kwargs)
+        return x
+
+
+class Gained(nn.Module):
+    """A linear map whose output is multiplied by an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, gain):
+        return self.map(x) * gain
+
+
+def loss_of(output, target, global_valid_tokens):
+    return (output - target).pow(2).sum() / global_valid_tokens, {}
+
+
+def pipeline_of(model, schedule):
+    """The engine's GraphPP runtime, this rank's parts of the model, and whether it has the first and the last."""
+    parallelism = ParallelismConfig(
+        pipeline_parallel_degree=RANKS,
+        pipeline_parallel_schedule=schedule,
+        pipeline_parallel_microbatch_size=2,
+        pipeline_parallel_layers_per_stage=1,
+        pipeline_parallel_first_stage_less_layers=0,
+        pipeline_parallel_last_stage_less_layers=0,
+    )
+    dims = ParallelDims.from_config(parallelism, RANKS)
+    dims.build_mesh()
+    return graph_pipeline_llm(
+        model,
+        parallel_dims=dims,
+        training=TrainingConfig(local_batch_size=2 * MICROBATCHES),
+        parallelism=parallelism,
+        compile_config=GraphTrainerCompileConfig(disable_passes=NEEDS_CUDA),
+        ac_config=None,
+        dump_folder="",
+        device=torch.device("cpu"),
+        model_config=SimpleNamespace(layers=[None] * LAYERS),
+        parallelize_fn=lambda part, **_: part,
+        loss_fn=loss_of,
+    )
+
+
+def batch(step):
+    torch.manual_seed(step)
+    return torch.randn(MICROBATCHES, 2, WIDTH), torch.randn(MICROBATCHES, 2, WIDTH)
+
+
+def step_of(pipeline, step, **kwargs):
+    """One step as the engine's trainer takes it; the losses where the last stage is."""
+    runtime, _, has_first, has_last = pipeline
+    inputs, targets = batch(step)
+    losses = [] if has_last else None
+    runtime.step(
+        arg_mbs=[(one,) for one in inputs] if has_first else None,
+        kwarg_mbs=[dict(kwargs) for _ in range(MICROBATCHES)],
+        target_mbs=list(targets) if has_last else None,
+        losses=losses,
+        loss_kwargs={"global_valid_tokens": torch.tensor(float(MICROBATCHES))},
+        return_outputs=False,
+    )
+    return losses
+
+
+def whole_step(model, step, **kwargs):
+    """The same step without a pipeline."""
+    losses = []
+    for one, target in zip(*batch(step), strict=True):
+        loss, _ = loss_of(model(one, **kwargs), target, MICROBATCHES)
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
+def told(gains):
+    torch.manual_seed(0)
+    layers = [Gained() for _ in range(LAYERS)]
+    pipeline, twin = pipeline_of(Model(layers), "ZBVZeroBubble"), Model(copy.deepcopy(layers))
+    lines = []
+    for step, gain in enumerate(gains):
+        losses, right = step_of(pipeline, step, gain=gain), whole_step(twin, step, gain=gain)
+        if losses is not None:
+            lines.append(
+                f"gain {gain}: losses right: {torch.allclose(torch.stack(losses), torch.stack(right))}"
+            )
+    return lines or ["has no last stage"]
+
+
+def worker(rank, folder, *given):
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    utils.device_type = parallel_dims.device_type = "cpu"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=30),
+    )
+    try:
+        lines = told(*given)
+    except Exception as error:
+        lines = [f"{type(error).__name__}: {str(error).splitlines()[0]}"]
+        if "peer" in lines[0] or "Connection" in lines[0]:
+            lines = ["waits in vain for the other rank"]
+    Path(folder, f"rank{rank}").write_text("\n".join(lines))
+    os._exit(0)
+
+
+def shown(*given):
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            mp.get_context("spawn").Process(target=worker, args=(r, folder, *given)) for r in range(RANKS)
+        ]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join(60)
+            one.kill()
+        for rank in range(RANKS):
+            path = Path(folder, f"rank{rank}")
+            for line in (path.read_text() if path.exists() else "no result").splitlines():
+                print(f"  rank {rank}: {line}")
+
+
+if __name__ == "__main__":
+    print("the same number in two steps:")
+    shown((2.0, 2.0))
+    print("another number in the second step:")
+    shown((2.0, 3.0))
