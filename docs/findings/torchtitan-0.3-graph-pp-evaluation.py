@@ -2,16 +2,18 @@
 
 What: the engine's Validator raises on every rank before a training step, and after one on the rank that has the last
   stage, while others wait. If eval() is given the loss's keyword arguments and told to return no outputs, it evaluates
-  by the graphs of training: batch norm uses the batch's mean and variance, and changes its buffers.
+  by the graphs of training: batch norm uses the batch's mean and variance, and changes its buffers. Under DualPipeV an
+  evaluation leaves out the forwards that are to overlap a backward.
 Where: torchtitan 0.3.0, torchtitan/components/validate.py (Validator.validate) and
   torchtitan/experiments/graph_trainer/graph_pp (graph_builder.py, lines 346 and 843; runner.py, eval).
 Why: the graphs of a stage are made once, in the first step, and need backward metadata. The last one has the loss's
   keyword arguments among its inputs, which the validator does not give, and returns the loss, which torch then takes
   for an output and concatenates.
-Requirement: SCH-9, LIF-1, TRN-19.
+Requirement: LIF-1, LIF-2, TRN-19.
 Schedules: all that GraphPP runs.
-Known: https://github.com/pytorch/torchtitan/pull/4742 gives the validator both; no thread about the mode of the graphs
-  is known.
+Known: https://github.com/pytorch/torchtitan/pull/4742 (closed) gives the validator both. The RFC of GraphPP,
+  https://github.com/pytorch/torchtitan/issues/3780, lets an evaluation run the stages' graphs; that these are those of
+  training it does not say.
 Possible fix: make graphs for evaluation of their own, without a backward, when a step is evaluated.
 """
 
@@ -54,7 +56,7 @@ class Model(nn.Module):
         return x
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

@@ -5,7 +5,7 @@ What: a floating-point tensor as keyword argument of a stage after the first end
   the first stage, which sends nothing back; but a first stage that changes its input in place raises, too, as if the
   batch needed a gradient. Without GraphPP such steps train.
 Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer/graph_pp/graph_builder.py, _requires_grad_like (lines 642
-  to 645), called for keyword arguments in line 929.
+  to 645), called for inputs and keyword arguments in lines 928 and 929.
 Why: every floating-point tensor that a stage is given counts as one that needs a gradient, so that the graph returns a
   gradient for each keyword argument, too, but torch sends those of positional arguments.
 Requirement: FWD-9, FWD-34.
@@ -62,7 +62,7 @@ class Gained(nn.Module):
         return self.map(x) if gain is None else self.map(x) * gain
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

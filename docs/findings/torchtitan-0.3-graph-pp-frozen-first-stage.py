@@ -3,12 +3,12 @@
 What: with no parameter of the first stage to train, as when the lower layers are frozen, its rank raises "grad can be
   implicitly created only for scalar outputs" while the stage is traced; the next rank waits. Frozen stages after it
   are right. Without GraphPP the same pipeline trains.
-Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer/graph_pp/graph_builder.py, _build_stage_graphs (lines
-  1003 to 1022), _flat_output_grads_from_stage_metadata.
+Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer/graph_pp/graph_builder.py, _build_stage_graphs (lines 984
+  and 999 to 1004), and _flat_output_grads_from_stage_metadata (lines 835 to 856).
 Why: nothing needs a gradient of the stage's output, so that torch's metadata has None for it, and None is what
   torch.autograd.grad is given as the output's gradient; the engine's own inputs of the first stage count as needing
   one (_requires_grad_like).
-Requirement: TRN-5.
+Requirement: TRN-5, SPL-1, LIF-6.
 Schedules: all that GraphPP runs.
 Known: no thread about this is known.
 Possible fix: trace a forward only where no gradient comes from the next stage.
@@ -51,7 +51,7 @@ class Model(nn.Module):
         return x
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

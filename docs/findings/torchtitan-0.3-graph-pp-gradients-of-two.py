@@ -4,13 +4,13 @@ What: where a stage has one parameter under two names (tied weights), or adds tw
   uses them, their gradients are wrong from the first step: g1 + 2 (g2 + g3 + g4) of four microbatches, and of tied
   weights twice that. Losses are right until the optimizer steps. The GraphTrainer without a pipeline doubles the
   gradients of tied weights.
-Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer, graph_pp/graph_builder.py (lines 931 to 933 and 963 to
-  972), graph_pp/runner.py (_accumulate_flat_grad_values_) and common_utils.py (accumulate_param_grads_).
+Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer, graph_pp/graph_builder.py (lines 956 to 974 and 990 to
+  1009), graph_pp/runner.py (_accumulate_flat_grad_values_) and common_utils.py (accumulate_param_grads_).
 Why: the graph returns one tensor at both places, and microbatches are added up in place, so that each is added twice.
   Of a parameter under two names, which named_parameters(remove_duplicate=False) lists twice, both places hold the
   whole gradient, and both are added to its .grad. The comment in trainer.py says that the list keeps "duplicate
   parameter entries from weight tying".
-Requirement: FWD-13, TRN-21, SPL-1.
+Requirement: TRN-8, TRN-21, SPL-1.
 Schedules: all that GraphPP runs.
 Known: no thread about this is known.
 Possible fix: list every parameter once where gradients are taken and kept, and begin each sum with a tensor of its own.
@@ -78,7 +78,7 @@ class Added(nn.Module):
         return nn.functional.linear(x, self.one + self.other)
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

@@ -5,12 +5,13 @@ What: a batch norm's running mean and variance are updated twice for each microb
   wrong. Without passes (--compile.no-enable_passes) all are right.
 Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer, selective_activation_remat.py
   (selective_activation_remat_pass), which is one of the default passes, and graph_pp/partition.py
-  (_forward_mutations_to_materialize). README.md calls the default passes numerics-preserving.
+  (partition_joint_graph, lines 566 to 581). README.md calls the default passes numerics-preserving.
 Why: the pass puts a second copy of an operator before what needs its result in the backward. Where the operator changes
-  a tensor in place, that tensor is changed again. The step did not ask for recomputation: it is the default policy.
+  a tensor in place, that tensor is changed again; and an operator without a result that is used stays in both halves
+  when the graph is cut into forward and backward. The step did not ask for recomputation: it is the default policy.
 Requirement: FWD-14, TRN-9.
 Schedules: all that GraphPP runs.
-Known: no thread about this is known.
+Known: near https://github.com/pytorch/torchtitan/issues/4688 (open), where this pass leaves such a write out.
 Possible fix: never compute again what changes something in place, or make graphs functional before the passes.
 """
 
@@ -52,7 +53,7 @@ class Model(nn.Module):
         return x
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

@@ -7,10 +7,11 @@ Where: torchtitan 0.3.0, torchtitan/experiments/graph_trainer, make_fx_tracer.py
   graph_pp/graph_builder.py (_flat_user_forward_inputs).
 Why: make_fx writes numbers into the graph, and nothing compares those of a later step with them. The tracer's docstring
   lists int, float, bool and str among what a step may be given.
-Requirement: FWD-9 (where a number changes between steps).
+Requirement: FWD-30 (where the window of a block mask has another size in each step).
 Schedules: all that GraphPP runs.
 Known: near https://github.com/pytorch/torchtitan/pull/4744, where the number of valid tokens is such a constant of an
-  auxiliary loss; no thread about keyword arguments is known.
+  auxiliary loss; no thread about keyword arguments is known. In the rule of a block mask a number is such a constant,
+  too, but for the offset that GraphPP takes care of (https://github.com/pytorch/pytorch/issues/188727).
 Possible fix: make another graph where a number differs, as torch.compile does, or refuse it.
 """
 
@@ -63,7 +64,7 @@ class Gained(nn.Module):
         return self.map(x) * gain
 
 
-def loss_of(output, target, global_valid_tokens):
+def loss_of(output, target, global_valid_tokens=1.0):
     return (output - target).pow(2).sum() / global_valid_tokens, {}
 
 

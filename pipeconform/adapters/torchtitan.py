@@ -47,7 +47,7 @@ from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.torch_schedules import driven
 from pipeconform.adapters.whole_world import require_whole_world
 
-__all__ = ["CAPABILITIES", "REMEDY", "Meshes", "Take", "TitanPipeline", "Torchtitan", "Way"]
+__all__ = ["CAPABILITIES", "REMEDY", "Keep", "Meshes", "TitanPipeline", "Torchtitan", "Variety"]
 
 REMEDY = "pip install torchtitan"
 _IMPORTED = (
@@ -165,25 +165,26 @@ class Meshes:
         return self._dims
 
 
-Take = Callable[[Sequence[torch.Tensor]], None]
+Keep = Callable[[Sequence[torch.Tensor]], None]
+"""Keeps the last stage's output of a microbatch, as a sequence of tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """One of the engine's ways to train with a pipeline."""
+class Variety:
+    """What differs between the engine's two pipelines, with and without graphs."""
 
     trainer: type
-    pipelined: Callable[..., tuple[Any, list[nn.Module], bool, bool]]
+    split: Callable[..., tuple[Any, list[nn.Module], bool, bool]]
     """Splits a model and makes its schedule, as ``pipeline_llm`` does."""
-    taken: Callable[[Sequence[torch.Tensor], Take], torch.Tensor | None]
-    """Hands the last stage's output, as a sequence of tensors, to a function when a microbatch's loss is computed;
-    returns what is added to the loss, if anything."""
+    hand_over: Callable[[Sequence[torch.Tensor], Keep], torch.Tensor | None]
+    """Called in the loss function: has an output kept whenever the loss of a microbatch is computed. Returns what is
+    added to the loss, if anything."""
 
 
 class TitanPipeline:
     """One rank's parts of the model, and the engine's trainer, validator and optimizers around them."""
 
-    def __init__(self, plan: Plan, meshes: Meshes, way: Way) -> None:
+    def __init__(self, plan: Plan, meshes: Meshes, variety: Variety) -> None:
         from torchtitan.components.validate import Validator
         from torchtitan.config import ParallelismConfig, TrainingConfig
         from torchtitan.distributed import ParallelDims, parallel_dims
@@ -192,7 +193,7 @@ class TitanPipeline:
 
         device = plan.ranks.device
         utils.device_type = parallel_dims.device_type = device.type  # by itself it asks the machine
-        self._plan, self._way, self._modules = plan, way, dict[int, nn.Module]()
+        self._plan, self._variety, self._modules = plan, variety, dict[int, nn.Module]()
         built, ranks, m = plan.build_owned(), len(plan.ranks.pipeline_ranks), plan.num_microbatches
         parallelism = ParallelismConfig(
             pipeline_parallel_degree=ranks,
@@ -214,10 +215,10 @@ class TitanPipeline:
         self._loss: Any = _loss_class()(self._of_microbatch)
         self._outputs: list[Sequence[torch.Tensor]] = []
         self._is_tuple = False
-        made: Any = object.__new__(way.trainer)
+        made: Any = object.__new__(variety.trainer)
         self._trainer = made
         made.loss_fn = self._loss
-        made.pp_schedule, made.model_parts, made.pp_has_first_stage, made.pp_has_last_stage = way.pipelined(
+        made.pp_schedule, made.model_parts, made.pp_has_first_stage, made.pp_has_last_stage = variety.split(
             _Model(len(plan.stages)),
             parallel_dims=self._dims,
             training=training,
@@ -282,7 +283,7 @@ class TitanPipeline:
     def _of_microbatch(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         self._is_tuple = isinstance(output, tuple)
         leaves = output if self._is_tuple else (output,)
-        added = self._way.taken([one.detach() for one in leaves], self._outputs.append)
+        added = self._variety.hand_over([one.detach() for one in leaves], self._outputs.append)
         loss = self._plan.loss.function(output, target)
         return loss if added is None else loss + added
 
@@ -377,8 +378,8 @@ class TitanPipeline:
         self._trainer = self._validator = self._optimizers = self._manager = None
 
 
-def _at_once(leaves: Sequence[torch.Tensor], take: Take) -> None:
-    take(leaves)
+def _at_once(leaves: Sequence[torch.Tensor], keep: Keep) -> None:
+    keep(leaves)
 
 
 class Torchtitan:
@@ -413,5 +414,5 @@ class Torchtitan:
         from torchtitan.trainer import Trainer
 
         require_whole_world(plan.ranks)
-        pipelined = functools.partial(pipeline_llm, compile_config=CompileConfig())
-        return TitanPipeline(plan, self._meshes, Way(trainer=Trainer, pipelined=pipelined, taken=_at_once))
+        split = functools.partial(pipeline_llm, compile_config=CompileConfig())
+        return TitanPipeline(plan, self._meshes, Variety(trainer=Trainer, split=split, hand_over=_at_once))

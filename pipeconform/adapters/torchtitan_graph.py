@@ -3,7 +3,7 @@
 ``graph_pipeline_llm`` splits a decoder as ``pipeline_llm`` does and makes a schedule of torch.distributed.pipelining,
 whose actions run the graphs of their stages. The trainer is the engine's `GraphTrainer`, and the validator, optimizers
 and checkpoints are those of `pipeconform.adapters.torchtitan`. The loss function is a part of the last stage's graph:
-outputs are taken there by an operator, whose result, a zero, is added to the loss.
+an operator there hands outputs over, and its result, a zero, is added to the loss.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from pipeconform.adapter import Capabilities, Description, Feature, Plan
 from pipeconform.adapters.installed import require_release
 from pipeconform.adapters.torch_schedules import driven
-from pipeconform.adapters.torchtitan import CAPABILITIES, REMEDY, Meshes, Take, TitanPipeline, Way
+from pipeconform.adapters.torchtitan import CAPABILITIES, REMEDY, Keep, Meshes, TitanPipeline, Variety
 from pipeconform.adapters.whole_world import require_whole_world
 
 __all__ = ["TorchtitanGraph"]
 
 _GRAPH_PP = "torchtitan.experiments.graph_trainer.graph_pp"
-_UNTRACED = {Feature.USER_HOOKS, Feature.UNUSED_PARAMETERS, Feature.DROPOUT, Feature.AUTOCAST}
+_UNTRACED = {Feature.UNUSED_PARAMETERS, Feature.DROPOUT}
 """What a graph that is traced once cannot have: hooks, and branches that microbatches take by their values. Random
 numbers are refused where the default policy computes again, and its trainer switches on no autocast."""
 _ASKING_CUDA = ["joint_transformer_block_bucketing_reordering_pass"]
@@ -42,33 +42,34 @@ def _claimed() -> Capabilities:
     )
 
 
-class _Taker:
-    """Hands a pipeline's outputs on whenever the last stage's graph runs; the graph has its number."""
+class _HandOver:
+    """Puts an operator into the last stage's graph that has an output kept whenever the graph runs."""
 
     def __init__(self) -> None:
-        self.number = next(_numbers)
-        self.take: Take | None = None
-        _takers[self.number] = self
+        self._number = next(_numbers)
+        self.keep: Keep | None = None
+        _by_number[self._number] = self
 
-    def __call__(self, leaves: Sequence[torch.Tensor], take: Take) -> torch.Tensor:
-        self.take = take
-        zero: torch.Tensor = _taken(leaves, self.number)
+    def __call__(self, leaves: Sequence[torch.Tensor], keep: Keep) -> torch.Tensor:
+        self.keep = keep
+        zero: torch.Tensor = _kept(leaves, self._number)
         return zero
 
 
 _numbers = itertools.count()
-_takers: weakref.WeakValueDictionary[int, _Taker] = weakref.WeakValueDictionary()
+_by_number: weakref.WeakValueDictionary[int, _HandOver] = weakref.WeakValueDictionary()
+"""An operator is given tensors and numbers only: a graph has its pipeline's number as a constant."""
 
 
-@torch.library.custom_op("pipeconform::taken", mutates_args=())
-def _taken(leaves: Sequence[torch.Tensor], number: int) -> torch.Tensor:
-    take = _takers[number].take
-    assert take is not None, "the graph was made by calling it"
-    take([one.clone() for one in leaves])
+@torch.library.custom_op("pipeconform::kept", mutates_args=())
+def _kept(leaves: Sequence[torch.Tensor], number: int) -> torch.Tensor:
+    keep = _by_number[number].keep
+    assert keep is not None, "only __call__ puts the operator into a graph, and sets it"
+    keep([one.clone() for one in leaves])
     return leaves[0].new_zeros(())
 
 
-@_taken.register_fake
+@_kept.register_fake
 def _(leaves: Sequence[torch.Tensor], number: int) -> torch.Tensor:
     return leaves[0].new_zeros(())
 
@@ -107,7 +108,7 @@ class TorchtitanGraph:
         require_whole_world(plan.ranks)
         disabled = [] if plan.ranks.device.type == "cuda" else _ASKING_CUDA
         config = GraphTrainerCompileConfig(disable_passes=["cudagraph_pass", *disabled])
-        pipelined = functools.partial(graph_pipeline_llm, compile_config=config)
+        split = functools.partial(graph_pipeline_llm, compile_config=config)
         return TitanPipeline(
-            plan, self._meshes, Way(trainer=GraphTrainer, pipelined=pipelined, taken=_Taker())
+            plan, self._meshes, Variety(trainer=GraphTrainer, split=split, hand_over=_HandOver())
         )

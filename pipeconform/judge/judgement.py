@@ -104,6 +104,12 @@ class Judgement:
         """The foci to draw cases from, where all of them are claimed."""
         return self.draws or self.about
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is about what happens inside of a stage's module, which no graph of the stage shows."""
+        # of more steps and pipelines, what is left behind outside of modules is seen, too
+        return bool(self.observe & _INSIDE) and "rounds" not in self.observe
+
     def is_met_by(self, case: Case) -> bool:
         """Whether a case meets the condition of the requirement."""
         return self.condition is None or self.condition.holds(case)
@@ -132,7 +138,7 @@ class Judgement:
             return ()
         if self.evaluates and not claim.evaluates:
             return ()
-        if capabilities.computed_by == "graphs" and self.observe & _INSIDE:
+        if capabilities.computed_by == "graphs" and self.is_inside:
             return ()
         if self.named and not schedules.is_named(claim, declared=Feature.DECLARED_TABLE in self.needs):
             return ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec import structs
 
 from pipeconform.case.blocks import Head, Linear
 from pipeconform.case.by_hand import UNTIMELY, ByHand, has_neighbour, impossible_by_hand
@@ -272,6 +273,12 @@ def _counted(case: dict | None = None, **loss) -> dict:
 
 REPLICATED = World(size=4, pipeline_ranks=(0, 1), replicas=Replicas(others=((2, 3),)))
 HOOKED = World(size=4, pipeline_ranks=(0, 1), replicas=Replicas(others=((2, 3),), hook=True))
+MIXED = World(
+    size=4,
+    pipeline_ranks=(0, 1),
+    replicas=Replicas(others=((2, 3),), wrapper="fully_shard", mixed_precision=True),
+)
+FLOAT32 = Model(width=3, stages=(LINEAR, LINEAR), dtype="float32")
 SLOW = World(size=2, pipeline_ranks=(0, 1), perturbations=(Perturbation(stage=0, milliseconds=1),))
 RAGGED = _run(mistake=Mistake(where="batch", how="ragged"))
 CARRIED = Model(width=3, stages=(LINEAR, LINEAR), carried=("stream",), container="list")
@@ -354,6 +361,21 @@ CASES = {
         "loss.in_place halves targets: it needs loss.kind 'mse'",
     ),
     "a sum is counted": (_counted(), _counted(reduction="mean"), "loss.counted divides a sum"),
+    "mixed precision of float32": (
+        {"world": MIXED, "model": FLOAT32},
+        {"world": MIXED},
+        "world.replicas.mixed_precision computes in bfloat16: it needs model.dtype 'float32' and no autocast",
+    ),
+    "mixed precision without autocast": (
+        {"world": MIXED, "model": FLOAT32, "program": _run()},
+        {"world": MIXED, "model": FLOAT32, "program": _run(autocast=True)},
+        "world.replicas.mixed_precision computes in bfloat16: it needs model.dtype 'float32' and no autocast",
+    ),
+    "mixed precision of stages given one by one": (
+        {"world": MIXED, "model": FLOAT32},
+        {"world": MIXED, "model": structs.replace(FLOAT32, split=Split())},
+        "world.replicas.mixed_precision cannot be combined with world.tensor or model.split",
+    ),
     "a delay": (
         {"world": SLOW},
         {"world": SLOW, "model": Model(width=3, stages=(LINEAR, LINEAR), split=Split())},

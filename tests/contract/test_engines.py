@@ -70,6 +70,8 @@ CASES = [
     ("picotron-undivided", "picotron", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "1F1B", (2, 3)),
     ("torchtitan", "torchtitan", "ZBVZeroBubble", (2, 2)),
+    ("torchtitan-graph-pp", "torchtitan", "Interleaved1F1B", (2, 3)),
+    ("torchtitan-graph-pp", "torchtitan", "DualPipeV", (2, 2)),
     ("zero-bubble", "zero-bubble", "1F1B", (2, 3)),
     ("zero-bubble", "zero-bubble", "ZB1P", (2, 3)),
     ("zero-bubble", "zero-bubble", "ZBV", (2, 2)),
@@ -77,14 +79,16 @@ CASES = [
     ("apex", "apex", "Interleaved1F1B", (3, 3)),
     ("accelerate-unpadded", "accelerate", "GPipe", (2, 3)),
     (f"{ENGINES / 'exporting.py'}:Exporting", None, "GPipe", (1, 1)),
+    (f"{ENGINES / 'tracing.py'}:Tracing", None, "GPipe", (1, 1)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
 NOT_CLAIMED = {
     "two_direction": ("LIF-1",),
+    **dict.fromkeys(("tracing", "torchtitan-graph-pp"), ("SCH-1", "SCH-7")),
     **dict.fromkeys(("accelerate-unpadded", "exporting"), ("TRN-1", "TRN-2", "TRN-3", "TRN-14", "LIF-1")),
 }
-"""What an engine does not claim of what is asked: it evaluates nothing, or nothing else."""
+"""What an engine does not claim of what is asked: it evaluates nothing, or nothing else, or graphs compute its stages."""
 KNOWN = {
     **{(name, "DualPipe"): {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")},
     **{("nanotron", name): {"LIF-1": "blocked"} for name in ("GPipe", "1F1B")},
@@ -93,10 +97,14 @@ KNOWN = {
     ("internevo", "ZBVZeroBubble"): {"LIF-1": "blocked"},
     ("torchtitan", "1F1B"): {"LIF-6": "crashed"},
     ("torchtitan", "ZBVZeroBubble"): {"LIF-1": "blocked", "LIF-6": "error"},
+    **{
+        ("torchtitan-graph-pp", name): {"LIF-1": "error", "LIF-6": "error"}
+        for name in ("Interleaved1F1B", "DualPipeV")
+    },
 }
 """What an engine is known to break of what is asked: finding E23, in a model with a frozen stage; E29, by SCH-9;
 torch's 4, and 5, by SCH-9; an evaluation that raises, by SCH-9; E75, where a stage is frozen;
-torch's 5, by SCH-9, and 107."""
+torch's 5, by SCH-9, and 107; E115 and E119."""
 MISTAKES = [
     (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
@@ -130,6 +138,8 @@ MISTAKES = [
     (f"{ENGINES / 'exporting.py'}:ComputesTwice", None, "GPipe", "SCH-1"),
     (f"{WRONG}:KeepsOwnersApart", "dualpipe", "DualPipe", "TRN-1"),
     (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
+    (f"{ENGINES / 'tracing.py'}:Undivided", None, "GPipe", "TRN-3"),
+    (f"{ENGINES / 'tracing.py'}:Enlarges", None, "GPipe", "FWD-1"),
 ]
 
 
@@ -142,6 +152,18 @@ def _require(distribution: str | None) -> None:
         pytest.skip(f"needs {wanted}, which is not installed")
     if found != RELEASES[distribution]:
         pytest.skip(f"needs {wanted}, but {found} is installed")
+
+
+def test_of_stages_that_graphs_compute_only_what_they_return_is_judged():
+    """What is carried from stage to stage is not seen, and is right: its outputs and gradients are."""
+    inside = ("SCH-1", "SCH-7", "LIF-7")
+    with campaign_of(_options(f"{ENGINES / 'tracing.py'}:Tracing", (1, 1))) as campaign:
+        found = _statuses(campaign, ("FWD-4", "FWD-34", "TRN-22", "LIF-3", *inside), "GPipe")
+
+    assert found == {
+        **dict.fromkeys(("FWD-4", "FWD-34", "TRN-22", "LIF-3"), "passed"),
+        **dict.fromkeys(inside, "not_claimed"),
+    }
 
 
 def _statuses(campaign: Campaign, asked: tuple[str, ...], schedule: str) -> dict[str, str]:
@@ -164,8 +186,8 @@ def test_an_engine_passes_what_it_claims(implementation, distribution, schedule,
     # in a single process no rank is without the output, and no stage can lie elsewhere
     alone = dict.fromkeys(("FWD-3", "SCH-7"), "nothing_compared") if ranks == (1, 1) else {}
     assert {row: status for row, status in found.items() if status != "passed"} == {
-        **dict.fromkeys(NOT_CLAIMED.get(Path(implementation).stem, ()), "not_claimed"),
         **{row: status for row, status in alone.items() if row in ASKED},
+        **dict.fromkeys(NOT_CLAIMED.get(Path(implementation).stem, ()), "not_claimed"),
         **KNOWN.get((implementation, schedule), {}),
     }
 

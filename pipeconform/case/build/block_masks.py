@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,17 +20,17 @@ _BLOCK = 2
 
 _Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_documents: WeakKeyDictionary[_Rule, Tensor] = WeakKeyDictionary()
-"""The documents of the tokens, ``[B, S]``, by the rule about them."""
-
 
 def _within_documents(numbers: Tensor) -> _Rule:
-    """Tokens see what is not later in their own document: a closure, as users' rules are."""
+    """Tokens see what is not later in their own document.
+
+    A closure, as users' rules are: engines look there for tensors. It keeps the documents for `cut`, too.
+    """
 
     def rule(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (numbers[sample, query] == numbers[sample, key])
 
-    _documents[rule] = numbers
+    vars(rule)["documents"] = numbers
     return rule
 
 
@@ -63,7 +62,7 @@ def window(size: int, *, sequence: int, device: torch.device | str) -> BlockMask
 
 def cut(mask: Any, num_microbatches: int) -> list[Any]:
     """The block masks of the microbatches, each made anew; one for all samples is given to all."""
-    numbers = _documents.get(mask.mask_mod)
+    numbers = vars(mask.mask_mod).get("documents")
     if numbers is None:
         return [mask] * num_microbatches
     return [block_mask_of(own) for own in numbers.tensor_split(num_microbatches)]

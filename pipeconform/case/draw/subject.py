@@ -48,7 +48,7 @@ class Subject:
     mistaken: bool = False
     """Whether its cases do something wrong on purpose: an error is then expected."""
     inside: bool = False
-    """Whether something happens inside of a stage while it computes, which needs modules that compute."""
+    """Whether something happens, or is seen, inside of a stage while it computes: no graph of the stage shows it."""
 
     needs: frozenset[Feature] = frozenset()
     """The features that an implementation must claim."""

@@ -21,6 +21,7 @@ def _dropped(d: Drawing, model: Model) -> Model:
 
 DROPOUT = Subject(
     focus=Focus.DROPOUT,
+    inside=True,
     needs=frozenset({Feature.DROPOUT}),
     trains=True,
     found=has(blocks.Dropout),

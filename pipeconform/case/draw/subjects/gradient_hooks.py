@@ -20,6 +20,7 @@ def _both(d: Drawing, model: Model) -> Model:
 
 GRADIENT_HOOKS = Subject(
     focus=Focus.GRADIENT_HOOKS,
+    inside=True,
     needs=frozenset({Feature.USER_HOOKS}),
     trains=True,
     found=has(blocks.GradientHooked),

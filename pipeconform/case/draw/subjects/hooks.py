@@ -10,6 +10,7 @@ from pipeconform.claims import Feature
 
 HOOKS = Subject(
     focus=Focus.HOOKS,
+    inside=True,
     needs=frozenset({Feature.USER_HOOKS}),
     found=has(blocks.Hooked, blocks.Accumulating),
     contents=in_some_stage(blocks.Hooked(), blocks.Hooked(), blocks.Accumulating()),

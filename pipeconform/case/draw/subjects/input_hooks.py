@@ -21,6 +21,7 @@ def _member(*, together: bool) -> Subject:
 
     return Subject(
         focus=Focus.INPUT_HOOKS,
+        inside=True,
         needs=frozenset({Feature.USER_HOOKS}),
         trains=True,
         least_stages=2,

@@ -17,6 +17,7 @@ def _keeping(d: Drawing, model: Model) -> Model:
 
 KEEPING = Subject(
     focus=Focus.KEEPING,
+    inside=True,
     needs=frozenset({Feature.BUFFERS, Feature.STATE}),
     least_stages=2,
     found=has(blocks.Keeping),

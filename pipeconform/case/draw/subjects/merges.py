@@ -31,6 +31,7 @@ def _merged(d: Drawing, model: Model) -> Model:
 
 MERGES = Subject(
     focus=Focus.MERGES,
+    inside=True,
     needs=frozenset({Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS}),
     claimed=lambda claim, own: bool(_kinds(own.features)),
     found=lambda case: bool(case.model.merged),

@@ -52,6 +52,7 @@ def _members() -> Iterator[Subject]:
 
 RECOMPUTED = Subject(
     focus=Focus.RECOMPUTED,
+    inside=True,
     needs=_NEEDS,
     trains=True,
     found=lambda case: case.world.recompute,
