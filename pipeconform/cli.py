@@ -5,9 +5,11 @@ Heavy imports are deferred, so that ``pipeconform --help`` answers at once.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from pipeconform.session.cache_folder import keep_hypothesis_files
 
 __all__ = ["main", "pipeconform"]
 
+_INTERRUPTED = 130
 _EPILOG = """\
 \b
 Begin with:
@@ -114,6 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # ``timeout``, batch systems and containers send SIGTERM; results are kept, as after Ctrl-C
     with sigterm_raises(KeyboardInterrupt()):
         code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))
+    if (
+        code == _INTERRUPTED
+    ):  # people press Ctrl-C twice, and the second time must not end Python in its own end
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
@@ -125,7 +132,7 @@ def _exit_code(arguments: list[str]) -> int:
     try:
         code = pipeconform.main(args=arguments, prog_name="pipeconform", standalone_mode=False, obj=debug)
     except click.Abort:
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2

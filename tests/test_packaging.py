@@ -165,7 +165,11 @@ def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, 
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
     asked = [wheel, torch, *others]  # a user has no constraints file: all else is the newest there is
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *asked], check=True)
+    install = [python, "-m", "pip", "install", "--quiet"]
+    installed = subprocess.run([*install, *asked], check=False, capture_output=True, text=True)
+    if installed.returncode and subprocess.run([*install, "--dry-run", torch], check=False).returncode:
+        pytest.skip(f"{torch} by itself cannot be installed here")
+    assert installed.returncode == 0, installed.stderr
     command = [environment / "bin" / "pipeconform", "run", "--impl"]
     few = ["--profile", "smoke", "--examples", "2", "--ranks", "2"]
 

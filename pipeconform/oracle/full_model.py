@@ -305,7 +305,10 @@ class _Run:
         elif isinstance(step, Load):
             with torch.no_grad():
                 with self._aside():
-                    loaded = data.loaded_state(self.case, index)
+                    loaded = {
+                        s: {name: value.to(self.device) for name, value in own.items()}
+                        for s, own in data.loaded_state(self.case, index).items()
+                    }
                 for s, values in loaded.items():
                     for name, value in contract.module_state({s: self.stages[s]})[s].items():
                         value.copy_(values[name])

@@ -88,7 +88,7 @@ NOT_CLAIMED = {
     **dict.fromkeys(("tracing", "torchtitan-graph-pp"), ("SCH-1", "SCH-7")),
     **dict.fromkeys(("accelerate-unpadded", "exporting"), ("TRN-1", "TRN-2", "TRN-3", "TRN-14", "LIF-1")),
 }
-"""What an engine does not claim of what is asked: it evaluates nothing, or nothing else, or graphs compute its stages."""
+"""What an engine does not claim of what is asked: it evaluates nothing, or nothing else; graphs compute."""
 KNOWN = {
     **{(name, "DualPipe"): {"LIF-6": "error"} for name in ("dualpipe", "dualpipe-default")},
     **{("nanotron", name): {"LIF-1": "blocked"} for name in ("GPipe", "1F1B")},

@@ -15,6 +15,12 @@ from pipeconform.adapters.torch_pipelining import TorchPipelining
 __all__ = ["Fork"]
 
 _UNTRIED = {Feature.DEFERRED_WEIGHTS, Feature.STAGE_OPERATIONS, Feature.DECLARED_TABLE, Feature.COMPILED}
+_UNMENDED = {
+    *(Feature.SPLIT_DIMS, Feature.DECLARED_BOUNDARIES, Feature.MERGE_DIMS, Feature.WHOLE_OUTPUTS),
+    *(Feature.CUSTOM_MERGES, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.UNUSED_PARAMETERS),
+    *(Feature.FREEZING, Feature.SAVING),
+}
+"""What torch 2.13 violates and the fork leaves as it is, so that its vendor does not claim it; complex tensors, too."""
 
 
 class Fork(TorchPipelining):
@@ -26,7 +32,8 @@ class Fork(TorchPipelining):
         claims = dataclasses.replace(
             claims,
             schedules=tuple(one for one in claims.schedules if one.name == "GPipe"),
-            features=claims.features - _UNTRIED,
+            features=claims.features - _UNTRIED - _UNMENDED,
+            boundary=dataclasses.replace(claims.boundary, complex_tensors=False),
             tracing=None,
             data_parallel=None,
             tensor_parallel=None,

@@ -11,6 +11,7 @@ import functools
 import pytest
 
 from pipeconform import run_on_ranks
+from pipeconform.case.case import Load, Train
 from pipeconform.ranks import evidence
 from tests import tenths
 from tests.case.examples import small_case, with_model
@@ -279,6 +280,7 @@ def test_ranks_that_are_watched_by_their_main_thread_only(done, monkeypatch):
 
 
 CASE = with_model(small_case(), dtype="float32")
+LOADED = small_case(program=(Load(), Train(batch_size=2, num_microbatches=1)))
 
 
 def bounded(device):
@@ -288,6 +290,29 @@ def bounded(device):
 
     found = full_model.reference(CASE, scale=GradientScale(), bounds="running", device=str(device))
     return bool(found.steps[0].gradient_bounds)
+
+
+def bounded_after_loading(device):
+    """Whether the oracle has bounds for parameters that were loaded, in float64 and on the device."""
+    from pipeconform.adapter import GradientScale
+    from pipeconform.oracle import full_model
+
+    found = full_model.reference(LOADED, scale=GradientScale(), bounds="running", device=str(device))
+    return bool(found.steps[-1].parameter_bounds)
+
+
+def what_is_loaded_stays_where_it_was_drawn(patch):
+    from pipeconform.case.build import data
+
+    drawn = data.loaded_state
+
+    class OnTheCpu(dict):
+        def items(self):
+            for name, value in super().items():
+                value.to = lambda device, value=value: value
+                yield name, value
+
+    patch.setattr(data, "loaded_state", lambda *given: {s: OnTheCpu(own) for s, own in drawn(*given).items()})
 
 
 def bounds_are_computed_on_the_device(patch):
@@ -301,3 +326,10 @@ def test_bounds_that_are_computed_where_there_is_no_float64(done):
     assert do() is True
     assert do(mistake=bounds_are_computed_on_the_device) == {"Raised"}
     assert do(on="cpu", mistake=bounds_are_computed_on_the_device) is True
+
+
+def test_a_state_that_is_loaded_from_the_cpu(done):
+    do = functools.partial(done, bounded_after_loading)
+    assert do() is True
+    assert do(mistake=what_is_loaded_stays_where_it_was_drawn) == {"Raised"}
+    assert do(on="cpu", mistake=what_is_loaded_stays_where_it_was_drawn) is True

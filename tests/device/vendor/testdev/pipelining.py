@@ -106,6 +106,7 @@ def _without_a_trace(module: nn.Module, device: torch.device) -> Iterator[None]:
     parts = list(module.modules())
     hooks = [(part, name, getattr(part, name)) for part in parts for name in _HOOKS]
     buffers = [(one, one.clone()) for one in module.buffers()]
+    held = [(part, dict(part._buffers)) for part in parts]
     for part, name, _ in hooks:
         setattr(part, name, OrderedDict())
     try:
@@ -116,5 +117,7 @@ def _without_a_trace(module: nn.Module, device: torch.device) -> Iterator[None]:
     finally:
         for part, name, given in hooks:
             setattr(part, name, given)
+        for part, own in held:
+            part._buffers.update(own)
         for one, before in buffers:
             one.data.copy_(before)  # a new version would forbid the dry run's own backward
