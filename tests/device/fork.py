@@ -7,18 +7,17 @@ import dataclasses
 
 from testdev.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed import pipelining
+from torch.distributed.pipelining import schedules
 
 from pipeconform.adapter import Description, Feature
-from pipeconform.adapters import torch_release
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 
 __all__ = ["Fork"]
 
 _UNTRIED = {Feature.DEFERRED_WEIGHTS, Feature.STAGE_OPERATIONS, Feature.DECLARED_TABLE, Feature.COMPILED}
 _UNMENDED = {
-    *(Feature.SPLIT_DIMS, Feature.DECLARED_BOUNDARIES, Feature.MERGE_DIMS, Feature.WHOLE_OUTPUTS),
-    *(Feature.CUSTOM_MERGES, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.UNUSED_PARAMETERS),
-    *(Feature.FREEZING, Feature.SAVING),
+    *(Feature.DECLARED_BOUNDARIES, Feature.MERGE_DIMS, Feature.WHOLE_OUTPUTS, Feature.CUSTOM_MERGES),
+    *(Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.UNUSED_PARAMETERS, Feature.FREEZING),
 }
 """What torch 2.13 violates and the fork leaves as it is, so that its vendor does not claim it; complex tensors, too."""
 
@@ -48,4 +47,4 @@ class Fork(TorchPipelining):
 
     def setup_process(self) -> None:
         pipelining.PipelineStage = PipelineStage
-        torch_release.CLASSES = {**torch_release.CLASSES, "GPipe": ScheduleGPipe}
+        schedules.ScheduleGPipe = ScheduleGPipe  # torch finds its schedules by their names

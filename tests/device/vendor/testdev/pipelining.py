@@ -88,7 +88,10 @@ class PipelineStage(pipelining.PipelineStage):  # type: ignore[misc]  # of a mod
 
 
 class ScheduleGPipe(pipelining.ScheduleGPipe):  # type: ignore[misc]
-    """torch's GPipe, which refuses a batch that is not cut into microbatches of one size (8)."""
+    """torch's GPipe, which refuses a batch that is not cut into microbatches of one size (8).
+
+    Rules for keyword arguments are theirs by name, and not by place (90).
+    """
 
     def step(self, *args: Any, target: Any = None, **named: Any) -> Any:
         chunks = self._args_chunk_spec or ()
@@ -98,6 +101,9 @@ class ScheduleGPipe(pipelining.ScheduleGPipe):  # type: ignore[misc]
                 raise ValueError(
                     f"a batch of {one.shape[dim]} is not cut into {self._n_microbatches} microbatches of one size"
                 )
+        rules = self._kwargs_chunk_spec
+        if rules:
+            self._kwargs_chunk_spec = {name: rules[name] for name in named if name in rules}
         return super().step(*args, target=target, **named)
 
 
