@@ -11,6 +11,7 @@ from pipeconform.adapter import Feature
 from pipeconform.case import blocks
 from pipeconform.case.build import merges
 from pipeconform.case.case import Train
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Structure
 from tests.case.examples import EVERYTHING
@@ -331,6 +332,44 @@ def test_outputs_that_are_not_returned_are_read_off_the_last_stage():
     assert told("FWD-1", changed(made, rank=LAST, forwards=(first, wrong, third))) == [
         ("output value", 0, None, 1, 1)
     ]
+
+
+# ------------------------------------------------------------------------ stages that graphs compute
+
+
+def _by_graphs(made, **changes):
+    """The same run of an engine whose graphs compute: no forward of a module is seen."""
+    capabilities = dataclasses.replace(made.capabilities, computed_by="graphs")
+    for rank in range(len(made.shown)):
+        made = changed(made, rank=rank, forwards=(), **(changes if rank == LAST else {}))
+    return dataclasses.replace(made, capabilities=capabilities)
+
+
+@pytest.mark.parametrize(("requirement", "name"), [("FWD-4", "tuple"), ("FWD-7", "layout")])
+def test_outputs_stand_for_boundaries_that_are_not_seen(requirement, name):
+    made = honest(CASES[name])
+    first, *others = _outputs(made)
+    wrong = merged([_scaled(first, 2), *others])
+
+    assert told(requirement, made) == told(requirement, _by_graphs(made)) == []
+    assert ("output value", 0, LAST, None, 0) in told(requirement, _by_graphs(made, output=wrong))
+
+
+def test_of_graphs_that_return_no_outputs_none_are_judged():
+    assert told("FWD-1", _by_graphs(_captured(honest(plain_case())), output=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("requirement", "is_inside"),
+    [("FWD-1", False), ("TRN-1", False), ("LIF-3", False), ("SCH-1", True), ("SCH-2", True), ("LIF-7", True)],
+)
+def test_what_is_seen_of_modules_alone_is_not_claimed_of_graphs(requirement, is_inside):
+    claim = EVERYTHING.schedules[0]
+    graphs = dataclasses.replace(EVERYTHING, computed_by="graphs")
+    judgement = JUDGEMENTS[requirement]
+
+    assert judgement.foci(claim, EVERYTHING)
+    assert (judgement.foci(claim, graphs) == ()) is judgement.is_inside is is_inside
 
 
 # ------------------------------------------------------------------------- two ranks with a part each
