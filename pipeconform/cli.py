@@ -117,9 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # ``timeout``, batch systems and containers send SIGTERM; results are kept, as after Ctrl-C
     with sigterm_raises(KeyboardInterrupt()):
         code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))
-    if (
-        code == _INTERRUPTED
-    ):  # people press Ctrl-C twice, and the second time must not end Python in its own end
+    if code == _INTERRUPTED:
+        # people press Ctrl-C again while Python ends, which would then end by the signal, with another exit code
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 

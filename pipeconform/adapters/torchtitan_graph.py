@@ -27,8 +27,8 @@ __all__ = ["TorchtitanGraph"]
 
 _GRAPH_PP = "torchtitan.experiments.graph_trainer.graph_pp"
 _UNTRACED = {Feature.UNUSED_PARAMETERS, Feature.DROPOUT}
-"""What a graph that is traced once cannot have: hooks, and branches that microbatches take by their values. Random
-numbers are refused where the default policy computes again, and its trainer switches on no autocast."""
+"""A graph that is traced once has no branches that microbatches take by their values, and the default policy, which
+computes again in the backward, refuses random numbers."""
 _ASKING_CUDA = ["joint_transformer_block_bucketing_reordering_pass"]
 """Passes that ask a CUDA device how fast it is."""
 
