@@ -14,6 +14,7 @@ from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.runner import CaseT
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.draw.claimed import members_within
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.strategies import cases
 from pipeconform.case.focus import Focus, Limits
@@ -163,14 +164,25 @@ def drawn(corpus: Corpus) -> tuple[Case, ...]:
 
 
 def _in_turns(corpus: Corpus) -> tuple[Case, ...]:
-    """The distinct cases of a corpus whose subject has members, one for each turn."""
-    trains = SUBJECTS[corpus.focus].trains
-    names = [one.name for one in corpus.limits.capabilities.schedules if one.trains or not trains]
+    """The distinct cases of a corpus whose subject has members, one for each turn; in each round of turns another."""
+    subject = SUBJECTS[corpus.focus]
+    names = [one.name for one in corpus.limits.capabilities.schedules if one.trains or not subject.trains]
     begin = names.index(corpus.schedule.name) * corpus.size
-    turns = [replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size)]
-    found = [drawn(one)[-1] for one in turns]  # the first case that Hypothesis draws is the simplest one
-    found = _with_a_pipeline(found, turns[-1])
+    num_members = len(members_within(corpus.limits, corpus.schedule, subject))
+    rounds = -(-corpus.size // num_members)
+    found = []
+    for place in range(corpus.size):
+        of_member = _of_member(replace(corpus, turn=(begin + place) % num_members), rounds)
+        found += of_member[place // num_members :][:1]
+    found = _with_a_pipeline(found, replace(corpus, size=_TRIED, turn=begin + corpus.size - 1))
     return tuple({case.digest: case for case in found}.values())
+
+
+def _of_member(corpus: Corpus, rounds: int) -> list[Case]:
+    """The cases of one member, the first for the first round; there may be fewer than rounds."""
+    first = drawn(replace(corpus, size=_TRIED))[-1]  # the first case that Hypothesis draws is the simplest one
+    further = drawn(replace(corpus, size=_TRIED * rounds)) if rounds > 1 else ()
+    return [first, *(case for case in further if case.digest != first.digest)]
 
 
 def _with_a_pipeline(cases: list[Case], corpus: Corpus) -> list[Case]:

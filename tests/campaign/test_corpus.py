@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pipeconform.campaign.corpus import Corpus, Interesting, corpus_seed, drawn, run_strategy
 from pipeconform.campaign.minimise import Budget, minimise
 from pipeconform.case.case import Case
-from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.claimed import is_claimed, members_within, reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subjects.together import pairs_in
 from pipeconform.case.focus import Focus, Limits
@@ -60,6 +60,20 @@ def test_members_of_a_subject_take_turns_over_the_schedules_that_train() -> None
     assert len({pair for pairs in each for pair in pairs}) == 2 * size
     assert members(first, size) == each[:size]
     assert members(last, size) == each[size:]
+
+
+@pytest.mark.parametrize("focus", [focus for focus, one in SUBJECTS.items() if one.members])
+def test_in_each_round_of_turns_a_member_has_another_case(focus) -> None:
+    limits, schedule = Limits(capabilities=EVERYTHING, max_ranks=4), EVERYTHING.schedules[0]
+    num_members = len(members_within(limits, schedule, SUBJECTS[focus]))
+    size = 3 * min(num_members, 8)
+
+    few = drawn(_corpus(focus=focus, size=min(num_members, size), limits=limits))
+    many = drawn(_corpus(focus=focus, size=size, limits=limits))
+
+    assert len(many) > 2 * min(num_members, 8)
+    # the first turns are the same however many follow, but for the last case, which may make way for a pipeline
+    assert many[: len(few) - 1] == few[:-1]
 
 
 def test_our_own_errors_end_a_drawing_at_once_and_unshrunk() -> None:

@@ -7,7 +7,9 @@ from pipeconform.adapter import Capabilities, MicrobatchRule, ScheduleClaim
 from pipeconform.certificate.drawing import num_draws
 from pipeconform.errors import TooLargeError
 from pipeconform.spec import certification_level
+from pipeconform.spec.levels import certification_levels
 from pipeconform.wrapper import WrapperClaims
+from tests.case.examples import EVERYTHING
 
 GPIPE = Capabilities(schedules=(ScheduleClaim(name="GPipe"),))
 
@@ -21,6 +23,14 @@ def test_the_number_grows_until_no_size_is_missing():
 
     assert many > 1
     assert few == 60
+
+
+@pytest.mark.parametrize(
+    "asked", [one for one in certification_levels() if one.title != "Wrapper"], ids=lambda one: one.title
+)
+def test_whoever_claims_everything_is_judged_on_as_many_cases_as_each_level_asks_for(asked):
+    """Otherwise more would be drawn, and of what never suffices nobody could be certified."""
+    assert num_draws(asked, EVERYTHING) == asked.draws
 
 
 def test_sizes_that_are_not_claimed_need_no_cases():
