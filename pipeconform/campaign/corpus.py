@@ -180,7 +180,8 @@ def _in_turns(corpus: Corpus) -> tuple[Case, ...]:
 
 def _of_member(corpus: Corpus, rounds: int) -> list[Case]:
     """The cases of one member, the first for the first round; there may be fewer than rounds."""
-    first = drawn(replace(corpus, size=_TRIED))[-1]  # the first case that Hypothesis draws is the simplest one
+    # the first case that Hypothesis draws is the simplest one
+    first = drawn(replace(corpus, size=_TRIED))[-1]
     further = drawn(replace(corpus, size=_TRIED * rounds)) if rounds > 1 else ()
     return [first, *(case for case in further if case.digest != first.digest)]
 
