@@ -31,6 +31,13 @@ class PipelineStage(pipelining.PipelineStage):  # type: ignore[misc]  # of a mod
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._earlier: dict[nn.Parameter, torch.Tensor] = {}
+        self.prepared = 0
+
+    # 85: a schedule sees that another one has prepared its stage since
+
+    def _prepare_forward_infra(self, *arguments: Any, **named: Any) -> Any:
+        self.prepared += 1
+        return super()._prepare_forward_infra(*arguments, **named)
 
     # 1, 2: the dry run that finds out shapes leaves nothing behind
 
@@ -93,6 +100,8 @@ class ScheduleGPipe(pipelining.ScheduleGPipe):  # type: ignore[misc]
     Rules for keyword arguments are theirs by name, and not by place (90).
     """
 
+    _seen = 0
+
     def step(self, *args: Any, target: Any = None, **named: Any) -> Any:
         chunks = self._args_chunk_spec or ()
         dims = [chunk.split_dim for chunk in chunks] or [0] * len(args)
@@ -104,7 +113,11 @@ class ScheduleGPipe(pipelining.ScheduleGPipe):  # type: ignore[misc]
         rules = self._kwargs_chunk_spec
         if rules:
             self._kwargs_chunk_spec = {name: rules[name] for name in named if name in rules}
-        return super().step(*args, target=target, **named)
+        if self._stage.prepared != self._seen:
+            self._stage_forward_initialized = self._stage_backward_initialized = False
+        output = super().step(*args, target=target, **named)
+        self._seen = self._stage.prepared
+        return output
 
 
 @contextlib.contextmanager
