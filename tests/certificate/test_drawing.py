@@ -29,7 +29,7 @@ def test_the_number_grows_until_no_size_is_missing():
     "asked", [one for one in certification_levels() if one.title != "Wrapper"], ids=lambda one: one.title
 )
 def test_whoever_claims_everything_is_judged_on_as_many_cases_as_each_level_asks_for(asked):
-    """Otherwise more would be drawn, and of what never suffices nobody could be certified."""
+    """Otherwise more cases would be drawn; where these do not suffice either, the level cannot be had."""
     assert num_draws(asked, EVERYTHING) == asked.draws
 
 
