@@ -115,6 +115,7 @@ class Pair:
             focus=self.focus,
             form=first.form,
             needs=first.needs | second.needs,
+            inside=first.inside or second.inside,
             squares=first.squares or second.squares,
             trains=True,
             claimed=self._claimed,

@@ -23,6 +23,7 @@ from pipeconform.adapter import (
     Placement,
     ScheduleClaim,
 )
+from pipeconform.case import blocks
 from pipeconform.case.case import Case, Sgd
 from pipeconform.case.draw.cases import draw_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
@@ -178,6 +179,8 @@ def test_nothing_is_drawn_that_is_not_claimed(name: str) -> None:
             case.world.perturbations
             or {"forward", "backward", "output", "gradient"} & {one.where for one in case.mistakes}
         )
+        hooked = case.has(blocks.Hooked, blocks.GradientHooked, blocks.InputHooked)
+        assert own.computed_by == "modules" or not (hooked or case.world.recompute)
         assert own.tied_stages == "any" or case.model.tied in ((), (0, case.num_stages - 1))
         assert case.model.container in own.boundary.containers
         # claims of their own, whatever the dtypes of everything else
